@@ -1,0 +1,247 @@
+"""Pre-activations: captured by forward hooks, kept in a zarr group of one array a layer, [token, neuron].
+
+A chunk holds CHUNK_NEURONS neurons of `token_chunk` tokens, so that a block of neurons can be read alone. Rows are buffered
+to whole chunks. Until the last is written the group lies beside its place, as `{corpus}.zarr.partial`, with its number of
+finished token blocks in progress.json; a run that was stopped, by whatever, goes on after the last of them. Batches follow
+from the data alone, so the result does not depend on where a run stopped.
+"""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from subzero.artifacts import FORMAT, KEY, replacing
+from subzero.errors import SubzeroError
+from subzero.models import FAMILIES, Family, projections
+
+CHUNK_NEURONS = 512
+BUFFER_BYTES = 400_000_000  # of one token block of all layers; decides the chunks, so it is no option
+PROGRESS = "progress.json"
+
+
+def token_chunk(neurons: Sequence[int]) -> int:
+    """Tokens a chunk: the largest power of two (256 to 8,192) whose block of all layers fits BUFFER_BYTES."""
+    fitting = BUFFER_BYTES // (4 * sum(neurons))
+    return min(8192, max(256, 1 << max(0, int(fitting).bit_length() - 1)))
+
+
+@contextmanager
+def capture(model, row: Family, sink: Callable) -> Iterator[None]:
+    """Give every layer's pre-activations to `sink(layer, values)` at each forward pass inside the block.
+
+    Args:
+        model: a transformers model.
+        row: its family.
+        sink: gets the layer (from 0) and a tensor (batch, position, neuron); it must not keep the tensor itself.
+
+    The hooks are removed when the block ends, also by an exception.
+    """
+
+    def hook_of(layer):
+        return lambda module, inputs, output: sink(layer, output.detach())
+
+    handles = [
+        projection.register_forward_hook(hook_of(layer)) for layer, projection in enumerate(projections(model, row))
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def forward_rows(model, row: Family, tokens: np.ndarray, keep: np.ndarray) -> list[np.ndarray]:
+    """Pre-activations of one batch of windows.
+
+    Args:
+        model: a transformers model.
+        row: its family.
+        tokens: (batch, position) token ids, no padding.
+        keep: (batch, position) bool, False for tokens that must not count.
+
+    Returns:
+        a float32 array (token, neuron) for each layer, tokens in reading order.
+
+    Raises:
+        RuntimeError: a layer's hook did not fire exactly once (the family's row is wrong for this model).
+    """
+    import torch
+
+    found: dict[int, list] = {}
+    mask = torch.from_numpy(keep.reshape(-1))
+
+    def sink(layer, values):
+        values = values.reshape(-1, values.shape[-1]).float().cpu()
+        found.setdefault(layer, []).append(values[mask].numpy())
+
+    with torch.inference_mode(), capture(model, row, sink):
+        # the body alone: the vocabulary projection is a fifth of a small model's work
+        model.base_model(torch.from_numpy(tokens).long().to(model.device), use_cache=False)
+    depth = len(projections(model, row))
+    if any(len(found.get(layer, ())) != 1 for layer in range(depth)):
+        fired = {layer: len(found.get(layer, ())) for layer in range(depth)}
+        raise RuntimeError(f"{type(model).__name__}: hooks must fire once a layer; they fired {fired}")
+    return [found[layer][0] for layer in range(depth)]
+
+
+def extract(
+    model,
+    family: str,
+    windows: pl.DataFrame,
+    path: Path,
+    provenance: Mapping,
+    batch_tokens: int = 2048,
+    advance: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Write the pre-activations of all neurons on all windows to a zarr group; resumes what was begun.
+
+    Args:
+        model: a transformers model.
+        family: its key in FAMILIES.
+        windows: columns as in corpora.WINDOWS.
+        path: the group's place; it appears there when complete.
+        provenance: recorded; a partial group with another provenance is thrown away.
+        batch_tokens: tokens a forward pass (at least one window).
+        advance: told the number of tokens each time some are done, those of an earlier run included.
+
+    Raises:
+        SubzeroError: another process is writing the same group.
+    """
+    row = FAMILIES[family]
+    tokens = np.array(windows["token"].to_list(), dtype=np.int32)
+    keep = ~np.array(windows["special"].to_list(), dtype=bool)
+    neurons = [projection.out_features for projection in projections(model, row)]
+    with _only_writer(path):
+        store = _Store(path, neurons, int(keep.sum()), provenance)
+        size = max(1, batch_tokens // tokens.shape[1])
+        first = 0  # the number of the batch's first row
+        for start in range(0, len(tokens), size):
+            batch = slice(start, start + size)
+            count = int(keep[batch].sum())
+            if first + count > store.begin:
+                rows = forward_rows(model, row, tokens[batch], keep[batch])
+                fresh = max(0, store.begin - first)
+                store.append([values[fresh:] for values in rows])
+            first += count
+            advance(int(tokens[batch].size))
+        store.finish()
+
+
+@contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """A lock that ends with its process, however that ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SubzeroError(f"{path}: another process is writing it; wait for it or stop it") from error
+        yield
+    path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+class _Store:
+    """The group being written: rows are buffered to whole token blocks."""
+
+    def __init__(self, path: Path, neurons: Sequence[int], tokens: int, provenance: Mapping):
+        import zarr
+
+        self.path, self.partial = path, path.with_name(path.name + ".partial")
+        self.rows = token_chunk(neurons)
+        wanted = json.loads(json.dumps({"format": FORMAT, **provenance}))
+        try:
+            progress = json.loads((self.partial / PROGRESS).read_text())
+            group = zarr.open_group(self.partial, mode="r+")
+            fits = progress["depends"] == wanted["depends"]
+        except (OSError, ValueError, KeyError):
+            fits = False
+        if not fits:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            progress = {"blocks": 0, "depends": wanted["depends"]}
+            group = zarr.create_group(self.partial, attributes={KEY: wanted})
+            for layer, width in enumerate(neurons):
+                group.create_array(
+                    f"L{layer}",
+                    shape=(tokens, width),
+                    chunks=(min(self.rows, tokens), min(CHUNK_NEURONS, width)),
+                    dtype="float32",
+                    # activations hardly compress; the checksum is what tells a torn chunk from a whole one
+                    compressors=zarr.codecs.Crc32cCodec(),
+                    fill_value=float("nan"),
+                    dimension_names=("token", "neuron"),
+                )
+        self.progress, self.tokens = progress, tokens
+        self.arrays = [group[f"L{layer}"] for layer in range(len(neurons))]
+        self.begin = min(progress["blocks"] * self.rows, tokens)
+        self.written = self.begin
+        self.buffers = [np.empty((min(self.rows, tokens), width), dtype=np.float32) for width in neurons]
+        self.filled = 0
+
+    def append(self, layers: list[np.ndarray]) -> None:
+        taken = 0
+        while taken < len(layers[0]):
+            room = min(len(self.buffers[0]) - self.filled, len(layers[0]) - taken)
+            for buffer, values in zip(self.buffers, layers, strict=True):
+                buffer[self.filled : self.filled + room] = values[taken : taken + room]
+            self.filled += room
+            taken += room
+            if self.filled == len(self.buffers[0]) or self.written + self.filled == self.tokens:
+                self._flush()
+
+    def _flush(self) -> None:
+        rows = slice(self.written, self.written + self.filled)
+        for array, buffer in zip(self.arrays, self.buffers, strict=True):
+            array[rows] = buffer[: self.filled]
+        self.written, self.filled = rows.stop, 0
+        self.progress["blocks"] += 1
+        with replacing(self.partial / PROGRESS) as temporary:
+            temporary.write_text(json.dumps(self.progress))
+
+    def finish(self) -> None:
+        if self.written != self.tokens:
+            raise RuntimeError(f"{self.path}: {self.written} of {self.tokens} tokens were written")
+        (self.partial / PROGRESS).unlink()
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.partial.rename(self.path)
+
+
+def open_activations(path: Path) -> tuple[list, dict]:
+    """The arrays of a group, by layer, and what it records of its making.
+
+    Raises:
+        SubzeroError: not such a group, of another format, or a chunk is missing (zarr would read it as fill values).
+    """
+    import zarr
+
+    try:
+        group = zarr.open_group(path, mode="r")
+        metadata = dict(group.attrs[KEY])
+        arrays = [group[f"L{layer}"] for layer in range(len(list(group.array_keys())))]
+    except (OSError, KeyError, ValueError) as error:
+        raise SubzeroError(f"{path}: not a group of activations ({error}). Remove it and run again.") from error
+    if metadata["format"] != FORMAT:
+        raise SubzeroError(f"{path}: format {metadata['format']}; this version of subzero reads format {FORMAT}")
+    for layer, array in enumerate(arrays):
+        if array.nchunks_initialized != array.nchunks:
+            missing = array.nchunks - array.nchunks_initialized
+            raise SubzeroError(f"{path}, layer {layer}: {missing} chunk(s) missing. Remove it and run again.")
+    return arrays, metadata
+
+
+def read_block(path: Path, layer: int, array, neurons: slice) -> np.ndarray:
+    """A block of neurons on all tokens, (neuron, token) float32, checksums verified.
+
+    Raises:
+        SubzeroError: a chunk's checksum does not match.
+    """
+    try:
+        return np.ascontiguousarray(array[:, neurons].T)
+    except ValueError as error:
+        where = f"{path}, layer {layer}, neurons {neurons.start} to {neurons.stop - 1}"
+        raise SubzeroError(f"{where}: a chunk is damaged ({error}). Remove the group and run again.") from error

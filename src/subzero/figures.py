@@ -1,0 +1,166 @@
+"""Figures: frame and axes in, ink out. A panel draws just the rows of its parquet."""
+
+import itertools
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from subzero.errors import SubzeroError
+from subzero.names import UNTOUCHED
+
+STYLES = {
+    "paper": {
+        "font.family": "DejaVu Sans",
+        "font.size": 7,
+        "axes.titlesize": 7,
+        "axes.labelsize": 7,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.labelsize": 6,
+        "ytick.labelsize": 6,
+        "legend.fontsize": 6,
+        "legend.frameon": False,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 3.5,
+        "pdf.fonttype": 42,  # embedded as text
+        "svg.fonttype": "none",
+        "svg.hashsalt": "subzero",
+        "figure.dpi": 150,
+        "savefig.dpi": 300,
+        "figure.constrained_layout.use": True,
+    }
+}
+WIDTH = 5.5  # inches, a paper's text width
+ROW = 2.0  # inches a model
+
+# Okabe and Ito's colours, apart in greyscale too; a condition that is not here gets the next of the rest.
+LOOK = {
+    "none": {"color": "#999999", "marker": "", "label": "untouched"},
+    "wd-top": {"color": "#D55E00", "marker": "o", "label": "top by WD"},
+    "wd-bottom": {"color": "#56B4E9", "marker": "v", "label": "bottom by WD"},
+    "random": {"color": "#0072B2", "marker": "s", "label": "random"},
+}
+_REST = ("#009E73", "#CC79A7", "#E69F00", "#000000")
+
+
+def looks(conditions) -> dict[str, dict]:
+    """Colour, marker and label of each condition, in the order of LOOK and then of the names."""
+    known = [c for c in LOOK if c in conditions]
+    others = sorted(set(conditions) - set(known))
+    rest = zip(others, itertools.cycle(_REST), itertools.cycle("D^Pv"))
+    return {c: LOOK[c] for c in known} | {c: {"color": k, "marker": m, "label": c} for c, k, m in rest}
+
+
+def perplexity_by_fraction(ax, rows: pl.DataFrame) -> None:
+    """Figure 3a: perplexity against the fraction of neurons clamped.
+
+    rows: condition, fraction (0-1), perplexity, standard_error (null: a single set); the untouched model at 0. Its
+    perplexity and that at the largest fraction of each condition are written in.
+    """
+    start = rows.filter(pl.col("condition") == UNTOUCHED)["perplexity"].item()
+    clamped = rows.filter(pl.col("condition") != UNTOUCHED).sort("condition", "fraction")
+    ax.axhline(start, color=LOOK[UNTOUCHED]["color"], linestyle="--", linewidth=0.8)
+    ax.annotate(f"{start:.1f}", (0.02, start), xycoords=("axes fraction", "data"), xytext=(0, 2),
+                textcoords="offset points", fontsize=6, color="#666666")  # fmt: skip
+    for condition, look in looks(clamped["condition"].unique()).items():
+        line = clamped.filter(pl.col("condition") == condition)
+        fraction, value = line["fraction"].to_numpy(), line["perplexity"].to_numpy()
+        error = line["standard_error"].fill_null(0.0).to_numpy()
+        ax.errorbar(fraction, value, yerr=error, capsize=2, elinewidth=0.8, **look)
+        ax.annotate(f"{value[-1]:.1f}", (fraction[-1], value[-1]), xytext=(4, 0), textcoords="offset points",
+                    fontsize=6, va="center", color=look["color"], annotation_clip=False)  # fmt: skip
+    ticks = sorted(clamped["fraction"].unique())
+    ax.set(xscale="log", xlabel="neurons clamped, each layer", ylabel="perplexity")
+    ax.set_xticks(ticks, [f"{100 * tick:g} %" for tick in ticks])
+    ax.minorticks_off()
+    ax.margins(x=0.12, y=0.12)
+    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.97))
+
+
+def error_by_condition(ax, rows: pl.DataFrame) -> None:
+    """Figure 3c: share of minimal pairs that a model gets wrong, by phenomenon.
+
+    rows: group, condition, error, lower, upper (0-1), pairs; drawn in percent.
+    """
+    groups = ["overall", *(g for g in rows["group"].unique(maintain_order=True) if g != "overall")]
+    styles = looks(rows["condition"].unique())
+    width = 0.8 / len(styles)
+    for number, (condition, look) in enumerate(styles.items()):
+        bars = {row["group"]: row for row in rows.filter(pl.col("condition") == condition).iter_rows(named=True)}
+        at = [place + (number - (len(styles) - 1) / 2) * width for place in range(len(groups))]
+        error = [100 * bars[group]["error"] for group in groups]
+        spread = [
+            [100 * max(0.0, bars[g]["error"] - bars[g]["lower"]) for g in groups],
+            [100 * max(0.0, bars[g]["upper"] - bars[g]["error"]) for g in groups],
+        ]
+        ax.bar(at, error, width, yerr=spread, color=look["color"], label=look["label"],
+               error_kw={"elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6})  # fmt: skip
+    pairs = dict(rows.select("group", "pairs").unique().iter_rows())
+    ax.set_xticks(range(len(groups)), [f"{group}\n(n = {pairs[group]:,})" for group in groups])
+    ax.set(ylabel="wrong minimal pairs, %")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(styles), columnspacing=0.9, handlelength=1.2)
+
+
+def later(ax, what: str) -> None:
+    """The place of a panel that is not drawn yet."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, textwrap.fill(what, 26), transform=ax.transAxes, ha="center", va="center", fontsize=6,
+            color="#666666", style="italic")  # fmt: skip
+
+
+PANELS = {  # figure -> panel letter -> (function, None) or (None, what comes there)
+    "fig3": {
+        "a": (perplexity_by_fraction, None),
+        "b": (None, "perplexity-matched fraction of low-WD neurons: comes later"),
+        "c": (error_by_condition, None),
+        "d": (None, "surprisal by part of speech: comes later"),
+    },
+}
+
+
+def draw(figure: str, panels: Mapping[str, pl.DataFrame], style: str, note: str, path: Path) -> None:
+    """Draw a figure, a row of panels a model, to PDF, PNG or SVG by the path's ending.
+
+    Args:
+        figure: a key of PANELS.
+        panels: letter -> frame with a column model.
+        style: a key of STYLES.
+        note: one line under the figure, what it was made from.
+        path: where to; written as is (the caller replaces atomically).
+
+    Raises:
+        SubzeroError: a panel has no rows.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    for letter, rows in panels.items():
+        if rows.is_empty():
+            raise SubzeroError(f"{figure}, panel {letter}: nothing to draw")
+    labels = next(iter(panels.values()))["model"].unique(maintain_order=True).to_list()
+    letters = list(PANELS[figure])
+    ratios = [1.25 if PANELS[figure][letter][0] else 0.6 for letter in letters]
+    with matplotlib.rc_context(STYLES[style]):
+        fig, axes = plt.subplots(
+            len(labels), len(letters), squeeze=False, figsize=(WIDTH * 1.35, ROW * len(labels) + 0.35),
+            width_ratios=ratios,
+        )  # fmt: skip
+        for label, row in zip(labels, axes, strict=True):
+            for letter, ax in zip(letters, row, strict=True):
+                ax.set_title(letter, loc="left", fontweight="bold", fontsize=9, x=-0.02 if ratios else 0, pad=14)
+                function, text = PANELS[figure][letter]
+                if function is None:
+                    later(ax, text)
+                else:
+                    function(ax, panels[letter].filter(pl.col("model") == label))
+            row[0].text(0.06, 1.04, textwrap.shorten(label, 70), transform=row[0].transAxes, fontsize=7, va="bottom")
+        fig.text(0.005, -0.01, textwrap.fill(note, 160), fontsize=5, color="#666666", va="top")
+        # no dates inside, so that the same numbers give the same file
+        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:])
+        fig.savefig(path, metadata=metadata, bbox_inches="tight")
+        plt.close(fig)

@@ -1,0 +1,206 @@
+"""Scores: log-probabilities of sentences and surprisal of running text, in nats.
+
+The logits of whatever type a model has are turned to float32 before the log-softmax: in bfloat16 two members of a pair tie.
+
+A sentence's context follows the tokenizer's own rule. With BOS every token is scored; without, the first has no context
+and is not:
+
+    BOS The cats sleep .     scored: The cats sleep .
+        The cats sleep .     scored:     cats sleep .
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+
+from subzero.artifacts import Column
+from subzero.errors import SubzeroError
+
+SURPRISALS = {
+    "window": Column(pl.Int32(), "number of the window in the text, from 0"),
+    "position": Column(pl.Int32(), "place in the window, from 0; the first token has no context and is not predicted"),
+    "start": Column(pl.Int64(), "where the token begins in the text", "characters"),
+    "end": Column(pl.Int64(), "where the token ends in the text", "characters"),
+    "token": Column(pl.Int32(), "token id"),
+    "surprisal": Column(pl.Float32(), "minus log-probability given the window so far", "nats"),
+}
+PAIR_SCORES = {
+    "item": Column(pl.Int32(), "number of the pair in its benchmark, from 0"),
+    "paradigm": Column(pl.String(), "paradigm"),
+    "phenomenon": Column(pl.String(), "phenomenon that the paradigm belongs to"),
+    "good_sum": Column(pl.Float64(), "log-probability of the grammatical member, summed over its scored tokens", "nats"),
+    "bad_sum": Column(pl.Float64(), "the same of the ungrammatical member", "nats"),
+    "good_tokens": Column(pl.Int32(), "scored tokens of the grammatical member", "tokens"),
+    "bad_tokens": Column(pl.Int32(), "scored tokens of the ungrammatical member", "tokens"),
+    "margin": Column(pl.Float64(), "good less bad, by what decides (sum, or mean over tokens)", "nats"),
+    "correct": Column(pl.Boolean(), "margin above 0; a tie is not correct"),
+    "unscored_difference": Column(pl.Boolean(), "the members differ in a first token that has no context"),
+}
+
+
+def token_logprobs(logits, targets):
+    """Log-probability of each target.
+
+    Args:
+        logits: (..., vocabulary) tensor of any floating type.
+        targets: (...) tensor of token ids.
+
+    Returns:
+        (...) float32 tensor, nats.
+    """
+    logits = logits.float()
+    return logits.gather(-1, targets[..., None])[..., 0] - logits.logsumexp(-1)
+
+
+def perplexity(surprisals: np.ndarray) -> float:
+    """exp of the mean surprisal over tokens truly predicted (not over windows).
+
+    Four tokens at 2 nats and one at 5 give exp(13 / 5) = 13.464.
+    """
+    return float(np.exp(np.mean(surprisals, dtype=np.float64)))
+
+
+def window_surprisals(
+    model, windows: pl.DataFrame, batch_tokens: int = 2048, advance: Callable[[int], None] = lambda count: None
+) -> pl.DataFrame:
+    """Surprisal of every token of windows but the first of each, which has no context, and special ones.
+
+    Args:
+        model: a transformers model.
+        windows: columns as in corpora.WINDOWS.
+        batch_tokens: tokens a forward pass (at least one window).
+        advance: told the number of tokens each time some are done.
+
+    Returns:
+        a frame with the columns of SURPRISALS.
+    """
+    import torch
+
+    tokens = np.array(windows["token"].to_list(), dtype=np.int64)
+    count, length = tokens.shape
+    size = max(1, batch_tokens // length)
+    surprisal = np.empty((count, length - 1), dtype=np.float32)
+    for start in range(0, count, size):
+        ids = torch.from_numpy(tokens[start : start + size]).to(model.device)
+        with torch.inference_mode():
+            logits = model(ids, use_cache=False).logits
+            # a window at a time: float32 logits of a whole batch would be its largest tensor by far
+            for row in range(len(ids)):
+                surprisal[start + row] = -token_logprobs(logits[row, :-1], ids[row, 1:]).cpu().numpy()
+        advance(ids.numel())
+    return (
+        windows.explode("token", "start", "end", "special")
+        .with_columns(position=pl.Series(np.tile(np.arange(length), count)))
+        .filter(pl.col("position") > 0)
+        .with_columns(surprisal=pl.Series(surprisal.reshape(-1)))
+        .filter(~pl.col("special"))
+        .select(pl.col(name).cast(column.dtype) for name, column in SURPRISALS.items())
+    )
+
+
+def sentence_scores(
+    model,
+    tokenizer,
+    sentences: Sequence[str],
+    batch_tokens: int = 1024,
+    advance: Callable[[int], None] = lambda count: None,
+) -> pl.DataFrame:
+    """Summed log-probability of sentences.
+
+    Each distinct beginning (a sentence without its last token) runs once, in batches sorted by length and padded on the
+    right, where a causal model cannot see the padding.
+
+    Args:
+        model: a causal transformers model.
+        tokenizer: its tokenizer; special tokens as it adds them, but none after a sentence.
+        sentences: any number, in any order, repeated or not.
+        batch_tokens: tokens a forward pass, padding included (at least one sentence).
+        advance: told the number of sentences each time some are done.
+
+    Returns:
+        a frame in the order of `sentences`: sum (nats, 0 for a sentence with no scored token), tokens (scored), first
+        (the first token's id where it is not scored, else null).
+
+    Raises:
+        SubzeroError: a sentence without tokens, or longer than the model's context.
+    """
+    import torch
+
+    encoded, context = _encode(tokenizer, sentences)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    for sentence, ids in zip(sentences, encoded, strict=True):
+        if not ids or (limit and len(ids) > limit):
+            raise SubzeroError(f"sentence {sentence[:60]!r}: {len(ids)} tokens; allowed: 1 to {limit}")
+    waiting: dict[tuple[int, ...], list[int]] = {}
+    for number, ids in enumerate(encoded):
+        waiting.setdefault(tuple(ids[:-1]), []).append(number)
+    beginnings = sorted(waiting, key=len)
+    sums = np.zeros(len(encoded))
+    start = 0
+    while start < len(beginnings):
+        stop = start + 1
+        while stop < len(beginnings) and (stop + 1 - start) * len(beginnings[stop]) <= batch_tokens:
+            stop += 1
+        batch = beginnings[start:stop]
+        if len(batch[-1]) > 0:
+            ids = torch.zeros((len(batch), len(batch[-1])), dtype=torch.long)
+            for row, beginning in enumerate(batch):
+                ids[row, : len(beginning)] = torch.tensor(beginning)
+            with torch.inference_mode():
+                logits = model(ids.to(model.device), use_cache=False).logits.float()
+                logprobs = logits - logits.logsumexp(-1, keepdim=True)
+            for row, beginning in enumerate(batch):
+                for number in waiting[beginning]:
+                    following = torch.tensor(encoded[number][1:], device=logprobs.device)
+                    scored = logprobs[row, : len(beginning)].gather(1, following[:, None])
+                    sums[number] = scored.double().sum().item()
+        advance(sum(len(waiting[beginning]) for beginning in batch))
+        start = stop
+    return pl.DataFrame(
+        {
+            "sum": sums,
+            "tokens": [len(ids) - 1 for ids in encoded],
+            "first": [None if context else ids[0] for ids in encoded],
+        },
+        schema={"sum": pl.Float64, "tokens": pl.Int32, "first": pl.Int32},
+    )
+
+
+def _encode(tokenizer, sentences: Sequence[str]) -> tuple[list[list[int]], bool]:
+    """Token ids with the tokenizer's own BOS and no end token, and whether there is a BOS."""
+    special = tokenizer("")["input_ids"]
+    context = bool(special) and special[0] == tokenizer.bos_token_id
+    encoded = tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
+    return [[tokenizer.bos_token_id, *ids] if context else list(ids) for ids in encoded], context
+
+
+def pair_scores(items: pl.DataFrame, decides: str, model, tokenizer, batch_tokens: int = 1024, advance=lambda n: None):
+    """Both members of every minimal pair, scored.
+
+    Args:
+        items: columns item, paradigm, phenomenon, good, bad.
+        decides: sum or mean, what the members are compared by.
+        model, tokenizer, batch_tokens, advance: as in `sentence_scores`.
+
+    Returns:
+        a frame with the columns of PAIR_SCORES.
+    """
+    scores = sentence_scores(model, tokenizer, [*items["good"], *items["bad"]], batch_tokens, advance)
+    good, bad = scores.head(items.height), scores.tail(items.height)
+    frame = items.select("item", "paradigm", "phenomenon").with_columns(
+        good_sum=good["sum"],
+        bad_sum=bad["sum"],
+        good_tokens=good["tokens"],
+        bad_tokens=bad["tokens"],
+        unscored_difference=(good["first"] != bad["first"]).fill_null(False),
+    )
+    by = {
+        "sum": pl.col("good_sum") - pl.col("bad_sum"),
+        "mean": pl.col("good_sum") / pl.col("good_tokens") - pl.col("bad_sum") / pl.col("bad_tokens"),
+    }
+    return (
+        frame.with_columns(margin=by[decides])
+        .with_columns(correct=(pl.col("margin") > 0).fill_null(False))
+        .select(pl.col(name).cast(column.dtype) for name, column in PAIR_SCORES.items())
+    )
