@@ -122,16 +122,31 @@ def read_metadata(path: Path) -> dict:
         raise SubzeroError(f"{path}: not a subzero artifact ({error}). Remove it and run again.") from error
 
 
-def provenance(kind: str, depends: Mapping, made: Mapping | None = None) -> dict:
+def provenance(
+    kind: str,
+    code: str,
+    model: Mapping | None = None,
+    corpus: Mapping | None = None,
+    settings: Mapping | None = None,
+    inputs: Mapping | None = None,
+    made: Mapping | None = None,
+) -> dict:
     """What an artifact records of its making.
 
     Args:
         kind: what the artifact is.
-        depends: everything that decides its content: model, corpus, settings, inputs (by content hash), code. Two
-            artifacts of one kind with equal `depends` are the same artifact.
+        code: the fingerprint of its step's code.
+        model: source, revision, weight hash, dtype.
+        corpus: name and content hash of the text.
+        settings: the slice of the configuration that was used.
+        inputs: content hashes of the other inputs.
         made: how it came about without deciding its content (device, memory, batch shape); versions are added.
+
+    Returns:
+        kind, depends, made. Two artifacts of one kind with equal `depends` are the same artifact.
     """
-    return {"kind": kind, "depends": dict(depends), "made": {**(made or {}), "versions": versions()}}
+    depends = {"model": model, "corpus": corpus, "settings": settings or {}, "inputs": inputs or {}, "code": code}
+    return {"kind": kind, "depends": depends, "made": {**(made or {}), "versions": versions()}}
 
 
 def up_to_date(path: Path, wanted: Mapping) -> bool:

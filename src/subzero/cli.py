@@ -1,0 +1,458 @@
+"""The command line: one command a step. Reading and writing is here; the science is in the modules."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from subzero.artifacts import (
+    content_hash,
+    provenance,
+    read_metadata,
+    read_parquet,
+    replacing,
+    up_to_date,
+    write_parquet,
+)
+from subzero.errors import SubzeroError
+from subzero.progress import Progress
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None
+)
+
+Out = Annotated[Path, typer.Option(help="Where to write.")]
+Code = Annotated[str, typer.Option(help="Fingerprint of the step's code, recorded; rules pass it.")]
+ModelFile = Annotated[Path, typer.Option("--model", help="model.json of the model.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Memory = Annotated[int, typer.Option(help="Megabytes that may be used; batch sizes follow.")]
+Threads = Annotated[int, typer.Option(help="Processor cores to use.")]
+
+BY_HAND = "by hand"
+
+
+def main() -> None:
+    """Run the command line; an error is one line, and its cause follows only where it was not foreseen."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    try:
+        app()
+    except SubzeroError as error:
+        print(f"subzero: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        print(f"subzero: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        command = " ".join(sys.argv[1:2])
+        print(
+            f"subzero {command}: stopped by an error that was not foreseen, {type(error).__name__}: {error}\n"
+            "Please report it with the lines below.",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _write_json(content: dict, path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _model_slice(model: dict) -> dict:
+    """What artifacts record of a model."""
+    return {key: model[key] for key in ("source", "revision", "dtype", "weights")}
+
+
+def _load(model: dict, device: str, threads: int):
+    """The model and tokenizer that model.json names, checked to be the same weights."""
+    import torch
+
+    from subzero.models import file_hash, load, resolve
+
+    folder = resolve(model["source"], model["revision"])
+    if file_hash(sorted(folder.glob("*.safetensors"))) != model["weights"]:
+        raise SubzeroError(f"{folder}: the weights are not those that model.json describes. Remove model.json and rerun.")
+    torch.set_num_threads(threads)
+    loaded, tokenizer = load(folder, model["dtype"], device)
+    print(f"{model['label']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}", flush=True)
+    return loaded, tokenizer
+
+
+def _batch_tokens(memory: int, model: dict) -> int:
+    """Tokens a forward pass: float32 logits and their copies in half the memory, at most 2,048 (no faster beyond)."""
+    return int(min(2048, max(1, memory * 1_000_000 // 2 // (3 * 4 * model["vocabulary"]))))
+
+
+@app.command()
+def model(
+    source: Annotated[str, typer.Argument(help="hub:ORG/NAME, path:DIR or gguf:PACKAGE_OR_DIR/FILE.")],
+    out: Out,
+    revision: Annotated[str, typer.Option(help="Checkpoint.")] = "main",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    label: Annotated[str, typer.Option(help="What figures call it.")] = "",
+    code: Code = BY_HAND,
+) -> None:
+    """Resolve a model: fetch or convert its weights, and write model.json."""
+    from subzero.models import describe, resolve
+
+    described = describe(resolve(source, revision), dtype, revision, source, label or source)
+    _write_json(described | {"code": code}, out)
+    print(f"{described['label']}: {described['layers']} layers of {max(described['neurons']):,} neurons")
+
+
+@app.command()
+def corpus(
+    name: Annotated[str, typer.Argument(help="Its name in config.yaml.")],
+    out: Out,
+    source: Annotated[str | None, typer.Option(help="An embedded text: wikipedia-sample.")] = None,
+    file: Annotated[list[Path] | None, typer.Option(help="A text file; repeat for more.")] = None,
+    code: Code = BY_HAND,
+) -> None:
+    """Read a corpus into documents of plain text."""
+    from subzero.corpora import DOCUMENTS, read_documents
+
+    documents = read_documents(source, file or [])
+    settings = {"source": source, "files": [str(f) for f in file or []]}
+    described = {"name": name, "hash": content_hash(documents)}
+    write_parquet(documents, out, DOCUMENTS, provenance("corpus", code, corpus=described, settings=settings))
+    print(f"{name}: {documents.height:,} documents, {documents['text'].str.len_chars().sum():,} characters")
+
+
+@app.command()
+def tokenize(
+    corpus: Annotated[Path, typer.Argument(help="Documents, as `subzero corpus` writes them.")],
+    model: ModelFile,
+    out: Out,
+    half: Annotated[str | None, typer.Option(help="statistics or evaluation: a half of the documents.")] = None,
+    window: Annotated[int, typer.Option(help="Tokens a window.")] = 512,
+    count: Annotated[int | None, typer.Option(help="Windows, spread evenly over the text; all if not given.")] = None,
+    code: Code = BY_HAND,
+) -> None:
+    """Tokenize a corpus into windows without overlap."""
+    from subzero import corpora
+    from subzero.models import load_tokenizer, read_model, resolve
+
+    described = read_model(model)
+    if described["context"] and window > described["context"]:
+        raise SubzeroError(f"window of {window} tokens; the model's context is {described['context']}")
+    documents = corpora.half(read_parquet(corpus, corpora.DOCUMENTS), half)
+    tokenizer = load_tokenizer(resolve(described["source"], described["revision"]))
+    windows = corpora.windows(corpora.SEPARATOR.join(documents["text"]), tokenizer, window, count)
+    if count is not None and windows.height < count:
+        print(f"{corpus}: {count} windows wanted, the text has {windows.height}; all are taken", file=sys.stderr)
+    name = read_metadata(corpus)["depends"]["corpus"]["name"] + (f"/{half}" if half else "")
+    made_of = provenance(
+        "tokens",
+        code,
+        model=_model_slice(described),
+        corpus={"name": name, "hash": content_hash(documents)},
+        settings={"window": window, "count": count, "separator": corpora.SEPARATOR},
+        inputs={"tokenizer": described["tokenizer"]["hash"]},
+    )
+    write_parquet(windows, out, corpora.WINDOWS, made_of)
+    print(f"{name}: {windows.height:,} windows of {window} tokens")
+
+
+@app.command()
+def extract(
+    tokens: Annotated[Path, typer.Argument(help="Windows, as `subzero tokenize` writes them.")],
+    model: ModelFile,
+    out: Out,
+    device: Device = "auto",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+    code: Code = BY_HAND,
+) -> None:
+    """Write the pre-activations of all neurons on all windows; a run that was stopped goes on."""
+    from subzero.activations import extract as write_activations
+    from subzero.corpora import WINDOWS
+    from subzero.models import read_model
+
+    described = read_model(model)
+    windows = read_parquet(tokens, WINDOWS)
+    metadata = read_metadata(tokens)
+    count = int(windows["token"].list.len().sum())
+    size = count * sum(described["neurons"]) * 4
+    print(f"extraction: {count:,} tokens through the model, {size / 1e9:.2f} GB to disk", flush=True)
+    batch = _batch_tokens(memory, described)
+    made_of = provenance(
+        "activations",
+        code,
+        model=_model_slice(described),
+        corpus=metadata["depends"]["corpus"],
+        settings=metadata["depends"]["settings"] | {"store": "full", "dtype": "float32", "batch_tokens": batch},
+        inputs={"tokens": metadata["content"]},
+        made={"device": device, "memory": memory, "threads": threads},
+    )
+    loaded, _ = _load(described, device, threads)
+    progress = Progress("extraction", count, "tokens")
+    write_activations(loaded, described["family"], windows, out, made_of, batch, progress.advance)
+
+
+@app.command()
+def statistics(
+    activations: Annotated[Path, typer.Argument(help="The zarr group, as `subzero extract` writes it.")],
+    out: Out,
+    threads: Threads = 1,
+    code: Code = BY_HAND,
+) -> None:
+    """WD and moments of every neuron."""
+    from subzero.activations import open_activations
+    from subzero.statistics import STATISTICS, corpus_statistics
+
+    arrays, metadata = open_activations(activations)
+    neurons = sum(array.shape[1] for array in arrays)
+    print(f"statistics: {neurons:,} neurons, {arrays[0].shape[0] * neurons:,} values to sort", flush=True)
+    progress = Progress("statistics", neurons, "neurons")
+    frame = corpus_statistics(activations, threads, advance=progress.advance)
+    depends = metadata["depends"]
+    made_of = provenance(
+        "statistics",
+        code,
+        model=depends["model"],
+        corpus=depends["corpus"],
+        settings=depends["settings"],
+        inputs={**depends["inputs"], "extraction": depends["code"]},
+        made=metadata["made"],
+    )
+    write_parquet(frame, out, STATISTICS, made_of)
+    undefined = frame["wd"].null_count()
+    print(f"WD: median {frame['wd'].median():.3f}, largest {frame['wd'].max() or 0:.3f}, undefined for {undefined}")
+
+
+@app.command()
+def select(
+    names: Annotated[list[str], typer.Argument(help="Sets, such as wd-top-0.01, random-0.01-s0, file-mine.")],
+    statistics: Annotated[Path, typer.Option(help="As `subzero statistics` writes them.")],
+    model: ModelFile,
+    out_dir: Annotated[Path, typer.Option(help="Folder of the sets, one file each.")],
+    file: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a table of yours; repeat for more.")] = None,
+    code: Code = BY_HAND,
+) -> None:
+    """Make neuron sets; those that are there and still right are left alone."""
+    from subzero import selection
+    from subzero.models import read_model
+    from subzero.names import parse_set
+    from subzero.statistics import STATISTICS
+
+    described = read_model(model)
+    frame, metadata = read_parquet(statistics, STATISTICS), read_metadata(statistics)
+    paths = dict(entry.split("=", 1) for entry in file or [])
+    files = {name: selection.from_file(Path(path), described["neurons"]) for name, path in paths.items()}
+    made = 0
+    for text in names:
+        parsed = parse_set(text)
+        table = {} if parsed.file is None or parsed.file not in files else {"file": content_hash(files[parsed.file])}
+        made_of = provenance(
+            "set",
+            code,
+            model=_model_slice(described),
+            corpus=metadata["depends"]["corpus"],
+            settings={"set": str(parsed)},
+            inputs={"statistics": metadata["content"], **table},
+        )
+        path = out_dir / f"{parsed}.parquet"
+        if not up_to_date(path, made_of):
+            write_parquet(selection.select(parsed, frame, files), path, selection.SETS, made_of)
+            made += 1
+    print(f"sets: {made} made, {len(names) - made} kept")
+
+
+@app.command()
+def op(
+    name: Annotated[str, typer.Argument(help="An operation, such as neg.")],
+    out: Out,
+    code: Code = BY_HAND,
+) -> None:
+    """Record what an operation is and the fingerprint of its code, for the evaluations that use it."""
+    from subzero.interventions import operation
+
+    row = operation(name)
+    _write_json({"op": name, "description": row.description, "constants": list(row.constants), "code": code}, out)
+
+
+@app.command()
+def items(
+    benchmark: Annotated[str, typer.Argument(help="minimal-pairs.")],
+    out: Out,
+    per_paradigm: Annotated[int, typer.Option(help="Pairs of each paradigm.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    grammar: Annotated[str, typer.Option(help="Hash of the grammar's data, recorded; rules pass it.")] = "",
+    code: Code = BY_HAND,
+) -> None:
+    """Draw a benchmark's items: minimal pairs from the built-in grammar."""
+    from subzero.grammar import ITEMS, grammar_hash, minimal_pairs
+
+    frame = minimal_pairs(per_paradigm, seed)
+    made_of = provenance(
+        "items",
+        code,
+        settings={"benchmark": benchmark, "per_paradigm": per_paradigm, "seed": seed},
+        inputs={"grammar": grammar or grammar_hash()},
+    )
+    write_parquet(frame, out, ITEMS, made_of)
+    print(f"{benchmark}: {frame.height:,} pairs in {frame['paradigm'].n_unique()} paradigms")
+
+
+@app.command()
+def evaluate(
+    benchmark: Annotated[str, typer.Argument(help="minimal-pairs, or perplexity/CORPUS.")],
+    names: Annotated[list[str], typer.Argument(help="Interventions: none, wd-top-0.01.neg.all, ...")],
+    model: ModelFile,
+    items: Annotated[Path, typer.Option(help="The benchmark's items, or the windows of the corpus.")],
+    sets: Annotated[Path, typer.Option(help="Folder of the sets.")],
+    ops: Annotated[Path, typer.Option(help="Folder of the operations' records.")],
+    out_dir: Annotated[Path, typer.Option(help="Folder of the results: INTERVENTION/BENCHMARK.parquet.")],
+    device: Device = "auto",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+    code: Code = BY_HAND,
+) -> None:
+    """Evaluate a model under many interventions, loaded once; results that are there and still right are kept."""
+    from contextlib import nullcontext
+
+    from subzero.benchmarks import BENCHMARKS
+    from subzero.interventions import intervene
+    from subzero.models import read_model
+    from subzero.names import parse_intervention, parse_layers
+    from subzero.selection import SETS
+
+    row = BENCHMARKS[benchmark.partition("/")[0]]
+    described = read_model(model)
+    frame, metadata = read_parquet(items, row.items), read_metadata(items)
+    batch = _batch_tokens(memory, described)
+    partial = out_dir / ".partial" / benchmark
+    waiting = {}
+    for name in names:
+        intervention = parse_intervention(name)
+        inputs, corpus, chosen = {"items": metadata["content"]}, metadata["depends"]["corpus"], None
+        if intervention.set is not None:
+            chosen = sets / f"{intervention.set}.parquet"
+            inputs |= {"set": read_metadata(chosen)["content"]}
+            inputs |= {"op": json.loads((ops / f"{intervention.op}.json").read_text())["code"]}
+        made_of = provenance(
+            "evaluation",
+            code,
+            model=_model_slice(described),
+            corpus=corpus,
+            settings={"benchmark": benchmark, "intervention": name, **metadata["depends"]["settings"]},
+            inputs=inputs,
+            made={"device": device, "memory": memory, "threads": threads, "batch_tokens": batch},
+        )
+        if not up_to_date(out_dir / name / f"{benchmark}.parquet", made_of):
+            waiting[name] = (intervention, chosen, made_of)
+    # finished results wait beside the declared outputs, which Snakemake puts back as they were when a job fails
+    todo = {n: w for n, w in waiting.items() if not up_to_date(partial / f"{n}.parquet", w[2])}
+    kept, found = len(names) - len(waiting), len(waiting) - len(todo)
+    resumed = f", {found} from a run that was stopped" if found else ""
+    print(f"{benchmark}: {len(todo)} of {len(names)} interventions to run, {kept} kept{resumed}", flush=True)
+    if todo:
+        loaded, tokenizer = _load(described, device, threads)
+        progress = Progress(benchmark, len(todo) * row.work(frame), row.unit)
+        for name, (intervention, chosen, made_of) in todo.items():
+            around = nullcontext()
+            if chosen is not None:
+                layers = parse_layers(intervention.layers, described["layers"])
+                neurons = read_parquet(chosen, SETS)
+                around = intervene(loaded, described["family"], neurons, intervention.op, layers)
+            with around:
+                scores = row.score(frame, loaded, tokenizer, batch, progress.advance)
+            write_parquet(scores, partial / f"{name}.parquet", row.scores, made_of)
+    for name in waiting:
+        target = out_dir / name / f"{benchmark}.parquet"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (partial / f"{name}.parquet").replace(target)
+
+
+@app.command()
+def summarize(
+    benchmark: Annotated[str, typer.Argument(help="minimal-pairs, or perplexity/CORPUS.")],
+    names: Annotated[list[str], typer.Argument(help="Interventions, `none` among them.")],
+    evaluation: Annotated[Path, typer.Option(help="Folder of the results: INTERVENTION/BENCHMARK.parquet.")],
+    out: Out,
+    code: Code = BY_HAND,
+) -> None:
+    """Summarize a benchmark's item-level results over interventions."""
+    from subzero.analysis import SUMMARIES
+    from subzero.benchmarks import BENCHMARKS
+
+    key = benchmark.partition("/")[0]
+    function, schema = SUMMARIES[key]
+    paths = {name: evaluation / name / f"{benchmark}.parquet" for name in names}
+    metadata = {name: read_metadata(path) for name, path in paths.items()}
+    depends = metadata["none"]["depends"]
+    frame = function({name: read_parquet(path, BENCHMARKS[key].scores) for name, path in paths.items()})
+    made_of = provenance(
+        "summary",
+        code,
+        model=depends["model"],
+        corpus=depends["corpus"],
+        settings={"benchmark": benchmark, "interventions": names},
+        inputs={name: found["content"] for name, found in metadata.items()},
+        made=metadata["none"]["made"],
+    )
+    write_parquet(frame, out, schema, made_of)
+
+
+@app.command()
+def panels(
+    figure: Annotated[str, typer.Argument(help="fig3.")],
+    summary: Annotated[list[str], typer.Option(help="BENCHMARK:MODEL.JSON:SUMMARY.PARQUET, for each shown.")],
+    op: Annotated[str, typer.Option(help="Operation shown.")],
+    fraction: Annotated[str, typer.Option(help="Headline fraction.")],
+    out_dir: Annotated[Path, typer.Option(help="Folder of the panels, one file each.")],
+    code: Code = BY_HAND,
+) -> None:
+    """Make the frames that a figure's panels draw."""
+    from subzero.analysis import PANELS, SUMMARIES
+    from subzero.models import read_model
+
+    given: dict[str, dict[str, Path]] = {}
+    models = {}
+    for entry in summary:
+        benchmark, described, path = entry.split(":", 2)
+        found = read_model(Path(described))
+        label = found["label"] if found["revision"] == "main" else f"{found['label']}, {found['revision']}"
+        models[label] = _model_slice(found)
+        given.setdefault(benchmark, {})[label] = Path(path)
+    for letter, (schema, benchmark, function) in PANELS[figure].items():
+        frames = {
+            label: read_parquet(path, SUMMARIES[benchmark][1]) for label, path in given.get(benchmark, {}).items()
+        }
+        if not frames:
+            raise SubzeroError(f"{figure}, panel {letter}: no summary of {benchmark} was given")
+        metadata = [read_metadata(path) for path in given[benchmark].values()]
+        made_of = provenance(
+            "panel",
+            code,
+            model=models,
+            corpus=metadata[0]["depends"]["corpus"],
+            settings={"figure": figure, "panel": letter, "op": op, "fraction": fraction},
+            inputs={label: m["content"] for label, m in zip(frames, metadata, strict=True)},
+        )
+        write_parquet(function(frames, op, float(fraction)), out_dir / f"{letter}.parquet", schema, made_of)
+
+
+@app.command()
+def draw(
+    figure: Annotated[str, typer.Argument(help="fig3.")],
+    panels: Annotated[Path, typer.Option(help="Folder of the panels, as `subzero panels` writes them.")],
+    out: Annotated[list[Path], typer.Option(help="Where to write; .pdf, .png or .svg; repeat for more.")],
+    style: Annotated[str, typer.Option(help="A style of figures.py.")] = "paper",
+) -> None:
+    """Draw a figure from its panels."""
+    from subzero import analysis, figures
+
+    schemas = {letter: entry[0] for letter, entry in analysis.PANELS[figure].items()}
+    frames = {letter: read_parquet(panels / f"{letter}.parquet", schema) for letter, schema in schemas.items()}
+    settings = read_metadata(panels / "c.parquet")["depends"]["settings"]
+    note = (
+        f"a, c: op {settings['op']} on all layers; fractions are of each layer. a: bars are standard errors over random "
+        f"draws. c: {100 * float(settings['fraction']):g} % of each layer, bars are 95 % Wilson intervals over pairs."
+    )
+    for path in out:
+        with replacing(path) as temporary:
+            figures.draw(figure, frames, style, note, temporary)
+        print(f"{path}: drawn from {panels}/")

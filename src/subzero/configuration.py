@@ -1,0 +1,217 @@
+"""config.yaml: checked against its schema and against itself, before anything runs; defaults filled in."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+from subzero.corpora import HALVES
+from subzero.errors import SubzeroError, near_miss
+from subzero.figures import STYLES
+from subzero.interventions import OPS
+from subzero.names import NeuronSet, fraction_name
+from subzero.selection import RANKED
+
+PAIR_BENCHMARKS = ("minimal-pairs",)
+RESERVED = ("corpora", "figures", "items", "ops")
+
+
+def check(config: dict, schema: dict, where: str = "config.yaml") -> dict:
+    """A configuration with all defaults filled in and its fractions in their one spelling.
+
+    Args:
+        config: as read from YAML.
+        schema: as read from workflow/schemas/config.schema.yaml.
+        where: the file's name, for messages.
+
+    Returns:
+        a new dict; fractions are strings as in paths, `models.*.label` and `figures.*.models` are resolved.
+
+    Raises:
+        SubzeroError: one line for each mistake: where, key, value, what is allowed, and the near miss.
+    """
+    problems = list(_schema_problems(config, schema))
+    if not problems:
+        filled = _fill(config, schema, schema)
+        problems = list(_own_problems(filled))
+    if problems:
+        raise SubzeroError("\n".join(f"{where}: {problem}" for problem in problems))
+    return _resolve(filled)
+
+
+# The schema
+
+
+def _schema_problems(config: dict, schema: dict) -> Iterator[str]:
+    from jsonschema import Draft202012Validator
+
+    for error in sorted(Draft202012Validator(schema).iter_errors(config), key=lambda e: list(map(str, e.absolute_path))):
+        key = _key(error.absolute_path)
+        if error.validator == "additionalProperties":
+            allowed = list(error.schema["properties"])
+            for unknown in sorted(set(map(str, error.instance)) - set(allowed)):
+                yield (
+                    f"{key + '.' if key else ''}{unknown} is not a key; allowed: {', '.join(allowed)}."
+                    f"{near_miss(unknown, allowed)}"
+                )
+        elif error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            yield f"{key} has no {' and no '.join(missing)}; needed: {', '.join(error.validator_value)}"
+        elif "propertyNames" in error.absolute_schema_path:
+            yield f"{_key([*error.absolute_path, error.instance])} is a bad name; allowed: {error.schema['allowed']}"
+        else:
+            options = error.schema.get("enum", [])
+            yield (
+                f"{key or 'the file'} is {error.instance!r}; allowed: {_allowed(error.schema)}."
+                f"{near_miss(error.instance, options)}"
+            )
+
+
+def _allowed(schema: dict) -> str:
+    """A schema's range in words."""
+    if "allowed" in schema:
+        return schema["allowed"]
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    words = {"object": "keys with values", "array": "a list", "string": "a text", "integer": "a whole number",
+             "number": "a number", "null": "null", "boolean": "true or false"}  # fmt: skip
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    text = " or ".join(words[t] for t in types)
+    return f"{text} (at least one)" if schema.get("minProperties") or schema.get("minLength") else text
+
+
+def _key(path) -> str:
+    """a.b[0].c"""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def _fill(value, schema: dict, root: dict):
+    """The value with the schema's defaults in it; named entries get the defaults of an entry."""
+    schema = _followed(schema, root)
+    if not isinstance(value, dict):
+        return deepcopy(value)
+    properties = schema.get("properties", {})
+    filled = {
+        name: _fill(value.get(name, _followed(inner, root).get("default")), inner, root)
+        for name, inner in properties.items()
+    }
+    others = schema.get("additionalProperties")
+    entry = others if isinstance(others, dict) else {}
+    return filled | {name: _fill(v, entry, root) for name, v in value.items() if name not in properties}
+
+
+def _followed(schema: dict, root: dict) -> dict:
+    """What a {$ref: "#/$defs/NAME"} stands for."""
+    return root["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+# What the schema cannot say
+
+
+def _own_problems(config: dict) -> Iterator[str]:
+    """Rules across keys, and names that are entries of a table in the package."""
+    selection, evaluation = config["selection"], config["evaluation"]
+    yield from _not_one_of("selection.statistic", selection["statistic"], RANKED)
+    for number, op in enumerate(evaluation["ops"]):
+        yield from _not_one_of(f"evaluation.ops[{number}]", op, OPS)
+    for name in evaluation["benchmarks"]:
+        yield from _not_one_of("evaluation.benchmarks", name, PAIR_BENCHMARKS)
+    yield from _not_one_of("figures.style", config["figures"]["style"], STYLES)
+
+    fractions = []
+    for number, fraction in enumerate(selection["fractions"]):
+        try:
+            fractions.append(fraction_name(fraction))
+        except SubzeroError:
+            yield f"selection.fractions[{number}] is {fraction!r}; allowed: a number above 0 and below 1"
+    try:
+        headline = fraction_name(selection["headline"])
+    except SubzeroError:
+        headline = selection["headline"]
+    if headline not in fractions:
+        yield f"selection.headline is {selection['headline']!r}; allowed: one of selection.fractions, {fractions}"
+
+    for name, entry in config["corpora"].items():
+        if (entry["source"] is None) == (not entry["files"]):
+            yield f"corpora.{name} is {entry}; allowed: either source or files, not both and not neither"
+    for key in ("statistics.corpus", "evaluation.perplexity.corpus"):
+        corpus = _at(config, key)
+        base, slash, half = corpus.partition("/")
+        if base not in config["corpora"] or (slash and half not in HALVES):
+            allowed = [c for name in config["corpora"] for c in (name, *(f"{name}/{h}" for h in HALVES))]
+            yield f"{key} is {corpus!r}; allowed: {', '.join(allowed)}.{near_miss(corpus, allowed)}"
+    yield from _overlap(config)
+    tokens, window = config["statistics"]["tokens"], config["statistics"]["window"]
+    if tokens is not None and tokens < window:
+        yield f"statistics.tokens is {tokens}; allowed: at least one window, {window}, or null for all"
+
+    for name in config["models"]:
+        if name in RESERVED:
+            yield f"models.{name} is a bad name; allowed: any but {', '.join(RESERVED)}, which are folders of results/"
+    for figure, options in config["figures"].items():
+        for model in (options.get("models") or []) if isinstance(options, dict) else []:
+            yield from _not_one_of(f"figures.{figure}.models", model, config["models"])
+
+
+def _not_one_of(key: str, value: str, allowed) -> Iterator[str]:
+    if value not in allowed:
+        yield f"{key} is {value!r}; allowed: {', '.join(allowed)}.{near_miss(value, allowed)}"
+
+
+def _at(config: dict, key: str):
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def _overlap(config: dict) -> Iterator[str]:
+    """The text for statistics and the text for perplexity must have no document in common."""
+    names = [config["statistics"]["corpus"], config["evaluation"]["perplexity"]["corpus"]]
+    (first, _, half), (second, _, other) = (name.partition("/") for name in names)
+    if first not in config["corpora"] or second not in config["corpora"]:
+        return
+    texts = [config["corpora"][name] for name in (first, second)]
+    same = first == second or (texts[0]["source"] is not None and texts[0]["source"] == texts[1]["source"])
+    shared = set(texts[0]["files"]) & set(texts[1]["files"]) if first != second else set()
+    if shared or (same and not (half and other and half != other)):
+        yield (
+            f"evaluation.perplexity.corpus is {names[1]!r}, which has documents in common with statistics.corpus "
+            f"{names[0]!r}; allowed: disjoint texts, such as {first}/statistics and {first}/evaluation"
+        )
+
+
+def _resolve(config: dict) -> dict:
+    """Fractions in their one spelling, in rising order and each once; labels and figures' models named."""
+    selection = config["selection"]
+    selection["fractions"] = sorted({fraction_name(f) for f in selection["fractions"]}, key=float)
+    selection["headline"] = fraction_name(selection["headline"])
+    for name, model in config["models"].items():
+        model["label"] = model["label"] or name
+    for options in config["figures"].values():
+        if isinstance(options, dict):
+            options["models"] = options["models"] or list(config["models"])
+    return config
+
+
+# What a configuration asks for
+
+
+def sets(config: dict, fraction: str) -> list[str]:
+    """The neuron sets of one fraction: each side of the ranking, and the random draws."""
+    selection = config["selection"]
+    ranked = [NeuronSet("ranked", selection["statistic"], side, fraction) for side in dict.fromkeys(selection["sides"])]
+    drawn = [NeuronSet("random", fraction=fraction, seed=seed) for seed in range(selection["random_seeds"])]
+    return [str(name) for name in ranked + drawn]
+
+
+def file_sets(config: dict) -> list[str]:
+    """The users' own sets, each with random draws of its size."""
+    names = []
+    for file in config["selection"]["files"]:
+        names.append(NeuronSet("file", file=file))
+        names += [NeuronSet("random", file=file, seed=seed) for seed in range(config["selection"]["random_seeds"])]
+    return [str(name) for name in names]
+
+
+def interventions(config: dict, fractions: list[str]) -> list[str]:
+    """The interventions on some fractions' sets and the users' own, the untouched model first."""
+    chosen = [name for fraction in fractions for name in sets(config, fraction)] + file_sets(config)
+    return ["none", *(f"{name}.{op}.all" for op in dict.fromkeys(config["evaluation"]["ops"]) for name in chosen)]
