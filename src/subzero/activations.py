@@ -1,9 +1,9 @@
 """Pre-activations: captured by forward hooks, kept in a zarr group of one array a layer, [token, neuron].
 
-A chunk holds CHUNK_NEURONS neurons of `token_chunk` tokens, so that a block of neurons can be read alone. Rows are buffered
-to whole chunks. Until the last is written the group lies beside its place, as `{corpus}.zarr.partial`, with its number of
-finished token blocks in progress.json; a run that was stopped, by whatever, goes on after the last of them. Batches follow
-from the data alone, so the result does not depend on where a run stopped.
+A chunk holds CHUNK_NEURONS neurons of `token_chunk` tokens, so that a block of neurons can be read alone. Rows are
+buffered to whole chunks. Until the last is written the group lies beside its place, as `{corpus}.zarr.partial`, with
+its number of finished token blocks in progress.json; a run that was stopped, by whatever, goes on after the last one.
+Where a run stopped does not change the batches, so it does not change the result.
 """
 
 import fcntl

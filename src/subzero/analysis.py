@@ -176,10 +176,12 @@ def perplexity_by_fraction(summaries: Mapping[str, pl.DataFrame], op: str) -> pl
     return _panel(
         summaries,
         FIG3A,
-        lambda rows: rows.filter(_shown(op) & (pl.col("fraction").is_not_null() | (pl.col("condition") == UNTOUCHED)))
-        .group_by("condition", pl.col("fraction").fill_null(0.0), maintain_order=True)
-        .agg(pl.col("perplexity").mean(), standard_error=_standard_error("perplexity"), draws=pl.len())
-        .sort("condition", "fraction"),
+        lambda rows: (
+            rows.filter(_shown(op) & (pl.col("fraction").is_not_null() | (pl.col("condition") == UNTOUCHED)))
+            .group_by("condition", pl.col("fraction").fill_null(0.0), maintain_order=True)
+            .agg(pl.col("perplexity").mean(), standard_error=_standard_error("perplexity"), draws=pl.len())
+            .sort("condition", "fraction")
+        ),
     )
 
 
@@ -198,13 +200,15 @@ def error_by_condition(summaries: Mapping[str, pl.DataFrame], op: str, fraction:
     return _panel(
         summaries,
         FIG3C,
-        lambda rows: rows.filter(_shown(op) & wanted & (pl.col("grouping") != "paradigm"))
-        .group_by("group", "condition", maintain_order=True)
-        .agg(
-            pl.col("error", "lower", "upper").mean(),
-            pl.col("pairs").first(),
-            standard_error=_standard_error("error"),
-            draws=pl.len(),
+        lambda rows: (
+            rows.filter(_shown(op) & wanted & (pl.col("grouping") != "paradigm"))
+            .group_by("group", "condition", maintain_order=True)
+            .agg(
+                pl.col("error", "lower", "upper").mean(),
+                pl.col("pairs").first(),
+                standard_error=_standard_error("error"),
+                draws=pl.len(),
+            )
         ),
     )
 
@@ -223,9 +227,7 @@ def _panel(summaries: Mapping[str, pl.DataFrame], schema, rows_of: Callable) -> 
     )
 
 
-PANELS = {  # figure -> panel -> (columns, benchmark that its summaries are of, function of those and the options)
-    "fig3": {
-        "a": (FIG3A, "perplexity", lambda s, op, fraction: perplexity_by_fraction(s, op)),
-        "c": (FIG3C, "minimal-pairs", error_by_condition),
-    },
+PANELS = {  # figure and panel: (columns, benchmark whose summaries it shows, function of them, the op and the fraction)
+    "fig3a": (FIG3A, "perplexity", lambda summaries, op, fraction: perplexity_by_fraction(summaries, op)),
+    "fig3c": (FIG3C, "minimal-pairs", error_by_condition),
 }

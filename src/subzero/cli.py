@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from subzero.artifacts import (
     up_to_date,
     write_parquet,
 )
-from subzero.errors import SubzeroError
+from subzero.errors import SubzeroError, near_miss
 from subzero.progress import Progress
 
 app = typer.Typer(
@@ -60,6 +61,13 @@ def _write_json(content: dict, path: Path) -> None:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
+def _row(table: Mapping, name: str, what: str):
+    """A table's row, or an error that names the others."""
+    if name not in table:
+        raise SubzeroError(f"{what} {name!r}; allowed: {', '.join(table)}.{near_miss(name, table)}")
+    return table[name]
+
+
 def _model_slice(model: dict) -> dict:
     """What artifacts record of a model."""
     return {key: model[key] for key in ("source", "revision", "dtype", "weights")}
@@ -73,10 +81,12 @@ def _load(model: dict, device: str, threads: int):
 
     folder = resolve(model["source"], model["revision"])
     if file_hash(sorted(folder.glob("*.safetensors"))) != model["weights"]:
-        raise SubzeroError(f"{folder}: the weights are not those that model.json describes. Remove model.json and rerun.")
+        raise SubzeroError(
+            f"{folder}: the weights are not those that model.json describes. Remove model.json and rerun."
+        )
     torch.set_num_threads(threads)
     loaded, tokenizer = load(folder, model["dtype"], device)
-    print(f"{model['label']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}", flush=True)
+    print(f"{model['source']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}", flush=True)
     return loaded, tokenizer
 
 
@@ -91,15 +101,14 @@ def model(
     out: Out,
     revision: Annotated[str, typer.Option(help="Checkpoint.")] = "main",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    label: Annotated[str, typer.Option(help="What figures call it.")] = "",
     code: Code = BY_HAND,
 ) -> None:
     """Resolve a model: fetch or convert its weights, and write model.json."""
     from subzero.models import describe, resolve
 
-    described = describe(resolve(source, revision), dtype, revision, source, label or source)
+    described = describe(resolve(source, revision), dtype, revision, source)
     _write_json(described | {"code": code}, out)
-    print(f"{described['label']}: {described['layers']} layers of {max(described['neurons']):,} neurons")
+    print(f"{source}: {described['layers']} layers of {max(described['neurons']):,} neurons")
 
 
 @app.command()
@@ -224,10 +233,9 @@ def statistics(
 
 @app.command()
 def select(
-    names: Annotated[list[str], typer.Argument(help="Sets, such as wd-top-0.01, random-0.01-s0, file-mine.")],
+    out: Annotated[list[Path], typer.Argument(help="Files to write, named as their sets: FOLDER/wd-top-0.01.parquet.")],
     statistics: Annotated[Path, typer.Option(help="As `subzero statistics` writes them.")],
     model: ModelFile,
-    out_dir: Annotated[Path, typer.Option(help="Folder of the sets, one file each.")],
     file: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a table of yours; repeat for more.")] = None,
     code: Code = BY_HAND,
 ) -> None:
@@ -239,12 +247,12 @@ def select(
 
     described = read_model(model)
     frame, metadata = read_parquet(statistics, STATISTICS), read_metadata(statistics)
-    paths = dict(entry.split("=", 1) for entry in file or [])
-    files = {name: selection.from_file(Path(path), described["neurons"]) for name, path in paths.items()}
+    tables = dict(entry.partition("=")[::2] for entry in file or [])
+    files = {name: selection.from_file(Path(path), described["neurons"]) for name, path in tables.items()}
     made = 0
-    for text in names:
-        parsed = parse_set(text)
-        table = {} if parsed.file is None or parsed.file not in files else {"file": content_hash(files[parsed.file])}
+    for path in out:
+        parsed = parse_set(path.name.removesuffix(".parquet"))
+        table = {"file": content_hash(files[parsed.file])} if parsed.file in files else {}
         made_of = provenance(
             "set",
             code,
@@ -253,11 +261,10 @@ def select(
             settings={"set": str(parsed)},
             inputs={"statistics": metadata["content"], **table},
         )
-        path = out_dir / f"{parsed}.parquet"
         if not up_to_date(path, made_of):
             write_parquet(selection.select(parsed, frame, files), path, selection.SETS, made_of)
             made += 1
-    print(f"sets: {made} made, {len(names) - made} kept")
+    print(f"sets: {made} made, {len(out) - made} kept")
 
 
 @app.command()
@@ -319,7 +326,7 @@ def evaluate(
     from subzero.names import parse_intervention, parse_layers
     from subzero.selection import SETS
 
-    row = BENCHMARKS[benchmark.partition("/")[0]]
+    row = _row(BENCHMARKS, benchmark.partition("/")[0], "benchmark")
     described = read_model(model)
     frame, metadata = read_parquet(items, row.items), read_metadata(items)
     batch = _batch_tokens(memory, described)
@@ -379,7 +386,7 @@ def summarize(
     from subzero.benchmarks import BENCHMARKS
 
     key = benchmark.partition("/")[0]
-    function, schema = SUMMARIES[key]
+    function, schema = _row(SUMMARIES, key, "benchmark")
     paths = {name: evaluation / name / f"{benchmark}.parquet" for name in names}
     metadata = {name: read_metadata(path) for name, path in paths.items()}
     depends = metadata["none"]["depends"]
@@ -397,62 +404,51 @@ def summarize(
 
 
 @app.command()
-def panels(
-    figure: Annotated[str, typer.Argument(help="fig3.")],
-    summary: Annotated[list[str], typer.Option(help="BENCHMARK:MODEL.JSON:SUMMARY.PARQUET, for each shown.")],
+def panel(
+    name: Annotated[str, typer.Argument(help="Figure and panel, such as fig3a.")],
+    summaries: Annotated[list[Path], typer.Argument(help="One a model, as `subzero summarize` writes them.")],
+    label: Annotated[list[str], typer.Option(help="What the figure calls the model; once a summary, in order.")],
     op: Annotated[str, typer.Option(help="Operation shown.")],
     fraction: Annotated[str, typer.Option(help="Headline fraction.")],
-    out_dir: Annotated[Path, typer.Option(help="Folder of the panels, one file each.")],
+    out: Out,
     code: Code = BY_HAND,
 ) -> None:
-    """Make the frames that a figure's panels draw."""
+    """Make the frame that a figure's panel draws."""
     from subzero.analysis import PANELS, SUMMARIES
-    from subzero.models import read_model
 
-    given: dict[str, dict[str, Path]] = {}
-    models = {}
-    for entry in summary:
-        benchmark, described, path = entry.split(":", 2)
-        found = read_model(Path(described))
-        label = found["label"] if found["revision"] == "main" else f"{found['label']}, {found['revision']}"
-        models[label] = _model_slice(found)
-        given.setdefault(benchmark, {})[label] = Path(path)
-    for letter, (schema, benchmark, function) in PANELS[figure].items():
-        frames = {
-            label: read_parquet(path, SUMMARIES[benchmark][1]) for label, path in given.get(benchmark, {}).items()
-        }
-        if not frames:
-            raise SubzeroError(f"{figure}, panel {letter}: no summary of {benchmark} was given")
-        metadata = [read_metadata(path) for path in given[benchmark].values()]
-        made_of = provenance(
-            "panel",
-            code,
-            model=models,
-            corpus=metadata[0]["depends"]["corpus"],
-            settings={"figure": figure, "panel": letter, "op": op, "fraction": fraction},
-            inputs={label: m["content"] for label, m in zip(frames, metadata, strict=True)},
-        )
-        write_parquet(function(frames, op, float(fraction)), out_dir / f"{letter}.parquet", schema, made_of)
+    if len(label) != len(summaries):
+        raise SubzeroError(f"--label is given {len(label)} times; allowed: once for each of {len(summaries)} summaries")
+    schema, benchmark, function = _row(PANELS, name, "panel")
+    frames = {name: read_parquet(path, SUMMARIES[benchmark][1]) for name, path in zip(label, summaries, strict=True)}
+    metadata = {name: read_metadata(path) for name, path in zip(label, summaries, strict=True)}
+    made_of = provenance(
+        "panel",
+        code,
+        model={label: found["depends"]["model"] for label, found in metadata.items()},
+        corpus={label: found["depends"]["corpus"] for label, found in metadata.items()},
+        settings={"panel": name, "op": op, "fraction": fraction},
+        inputs={label: found["content"] for label, found in metadata.items()},
+    )
+    write_parquet(function(frames, op, float(fraction)), out, schema, made_of)
 
 
 @app.command()
 def draw(
     figure: Annotated[str, typer.Argument(help="fig3.")],
-    panels: Annotated[Path, typer.Option(help="Folder of the panels, as `subzero panels` writes them.")],
+    panels: Annotated[Path, typer.Option(help="Folder of the panels, as `subzero panel` writes them.")],
     out: Annotated[list[Path], typer.Option(help="Where to write; .pdf, .png or .svg; repeat for more.")],
     style: Annotated[str, typer.Option(help="A style of figures.py.")] = "paper",
+    code: Code = BY_HAND,
 ) -> None:
     """Draw a figure from its panels."""
-    from subzero import analysis, figures
+    from subzero import figures
+    from subzero.analysis import PANELS
 
-    schemas = {letter: entry[0] for letter, entry in analysis.PANELS[figure].items()}
-    frames = {letter: read_parquet(panels / f"{letter}.parquet", schema) for letter, schema in schemas.items()}
-    settings = read_metadata(panels / "c.parquet")["depends"]["settings"]
-    note = (
-        f"a, c: op {settings['op']} on all layers; fractions are of each layer. a: bars are standard errors over random "
-        f"draws. c: {100 * float(settings['fraction']):g} % of each layer, bars are 95 % Wilson intervals over pairs."
-    )
+    row = _row(figures.FIGURES, figure, "figure")
+    paths = {letter: panels / f"{letter}.parquet" for letter, drawer in row.panels.items() if callable(drawer)}
+    frames = {letter: read_parquet(path, PANELS[f"{figure}{letter}"][0]) for letter, path in paths.items()}
+    settings = read_metadata(next(iter(paths.values())))["depends"]["settings"]
     for path in out:
         with replacing(path) as temporary:
-            figures.draw(figure, frames, style, note, temporary)
-        print(f"{path}: drawn from {panels}/")
+            figures.draw(figure, frames, style, settings, temporary)
+        print(f"{path}: drawn from the numbers in {panels}/")

@@ -43,7 +43,9 @@ def check(config: dict, schema: dict, where: str = "config.yaml") -> dict:
 def _schema_problems(config: dict, schema: dict) -> Iterator[str]:
     from jsonschema import Draft202012Validator
 
-    for error in sorted(Draft202012Validator(schema).iter_errors(config), key=lambda e: list(map(str, e.absolute_path))):
+    for error in sorted(
+        Draft202012Validator(schema).iter_errors(config), key=lambda e: list(map(str, e.absolute_path))
+    ):
         key = _key(error.absolute_path)
         if error.validator == "additionalProperties":
             allowed = list(error.schema["properties"])
@@ -136,7 +138,7 @@ def _own_problems(config: dict) -> Iterator[str]:
         corpus = _at(config, key)
         base, slash, half = corpus.partition("/")
         if base not in config["corpora"] or (slash and half not in HALVES):
-            allowed = [c for name in config["corpora"] for c in (name, *(f"{name}/{h}" for h in HALVES))]
+            allowed = corpora(config)
             yield f"{key} is {corpus!r}; allowed: {', '.join(allowed)}.{near_miss(corpus, allowed)}"
     yield from _overlap(config)
     tokens, window = config["statistics"]["tokens"], config["statistics"]["window"]
@@ -146,6 +148,10 @@ def _own_problems(config: dict) -> Iterator[str]:
     for name in config["models"]:
         if name in RESERVED:
             yield f"models.{name} is a bad name; allowed: any but {', '.join(RESERVED)}, which are folders of results/"
+    labels = [model["label"] or name for name, model in config["models"].items()]
+    for name, label in zip(config["models"], labels, strict=True):
+        if labels.count(label) > 1:
+            yield f"models.{name}.label is {label!r}; allowed: a label that no other model has"
     for figure, options in config["figures"].items():
         for model in (options.get("models") or []) if isinstance(options, dict) else []:
             yield from _not_one_of(f"figures.{figure}.models", model, config["models"])
@@ -194,6 +200,11 @@ def _resolve(config: dict) -> dict:
 # What a configuration asks for
 
 
+def corpora(config: dict) -> list[str]:
+    """The corpora and their halves, by the names that they have in paths."""
+    return [corpus for name in config["corpora"] for corpus in (name, *(f"{name}/{half}" for half in HALVES))]
+
+
 def sets(config: dict, fraction: str) -> list[str]:
     """The neuron sets of one fraction: each side of the ranking, and the random draws."""
     selection = config["selection"]
@@ -202,16 +213,14 @@ def sets(config: dict, fraction: str) -> list[str]:
     return [str(name) for name in ranked + drawn]
 
 
-def file_sets(config: dict) -> list[str]:
-    """The users' own sets, each with random draws of its size."""
-    names = []
-    for file in config["selection"]["files"]:
-        names.append(NeuronSet("file", file=file))
-        names += [NeuronSet("random", file=file, seed=seed) for seed in range(config["selection"]["random_seeds"])]
-    return [str(name) for name in names]
+def file_sets(config: dict, file: str) -> list[str]:
+    """The sets of one of the users' own tables: itself, and the random draws of its size."""
+    drawn = [NeuronSet("random", file=file, seed=seed) for seed in range(config["selection"]["random_seeds"])]
+    return [str(name) for name in [NeuronSet("file", file=file), *drawn]]
 
 
 def interventions(config: dict, fractions: list[str]) -> list[str]:
     """The interventions on some fractions' sets and the users' own, the untouched model first."""
-    chosen = [name for fraction in fractions for name in sets(config, fraction)] + file_sets(config)
+    chosen = [name for fraction in fractions for name in sets(config, fraction)]
+    chosen += [name for file in config["selection"]["files"] for name in file_sets(config, file)]
     return ["none", *(f"{name}.{op}.all" for op in dict.fromkeys(config["evaluation"]["ops"]) for name in chosen)]

@@ -1,7 +1,7 @@
 """Corpora: documents of text, and windows of tokens cut from them.
 
-The documents of a corpus, joined by two newlines, are one text; it is tokenized once (special tokens once a text) and cut
-into windows without overlap, the last partial one dropped:
+The documents of a corpus, joined by two newlines, are one text; it is tokenized once (special tokens once a text) and
+cut into windows without overlap, the last partial one dropped:
 
     text     |doc 0|\\n\\n|doc 1|\\n\\n|doc 2|
     tokens   BOS? t t t t t t t t t t t t t t

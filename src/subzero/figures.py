@@ -2,7 +2,8 @@
 
 import itertools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -111,24 +112,40 @@ def later(ax, what: str) -> None:
             color="#666666", style="italic")  # fmt: skip
 
 
-PANELS = {  # figure -> panel letter -> (function, None) or (None, what comes there)
-    "fig3": {
-        "a": (perplexity_by_fraction, None),
-        "b": (None, "perplexity-matched fraction of low-WD neurons: comes later"),
-        "c": (error_by_condition, None),
-        "d": (None, "surprisal by part of speech: comes later"),
-    },
+@dataclass(frozen=True)
+class Figure:
+    """A figure's panels and the line under them.
+
+    panels: letter -> what draws it, (axes, rows); or what is to come there.
+    note: a format string over the panels' settings (op, percent).
+    """
+
+    panels: Mapping[str, Callable | str]
+    note: str
+
+
+FIGURES = {
+    "fig3": Figure(
+        panels={
+            "a": perplexity_by_fraction,
+            "b": "perplexity-matched fraction of low-WD neurons: comes later",
+            "c": error_by_condition,
+            "d": "surprisal by part of speech: comes later",
+        },
+        note="a, c: op {op} on all layers; fractions are of each layer. a: bars are standard errors over random draws. "
+        "c: {percent} % of each layer, bars are 95 % Wilson intervals over pairs.",
+    ),
 }
 
 
-def draw(figure: str, panels: Mapping[str, pl.DataFrame], style: str, note: str, path: Path) -> None:
+def draw(figure: str, panels: Mapping[str, pl.DataFrame], style: str, settings: Mapping[str, str], path: Path) -> None:
     """Draw a figure, a row of panels a model, to PDF, PNG or SVG by the path's ending.
 
     Args:
-        figure: a key of PANELS.
-        panels: letter -> frame with a column model.
+        figure: a key of FIGURES.
+        panels: letter -> frame with a column model, for each panel that is drawn.
         style: a key of STYLES.
-        note: one line under the figure, what it was made from.
+        settings: op, and fraction (0-1), for the line under the figure.
         path: where to; written as is (the caller replaces atomically).
 
     Raises:
@@ -143,22 +160,20 @@ def draw(figure: str, panels: Mapping[str, pl.DataFrame], style: str, note: str,
         if rows.is_empty():
             raise SubzeroError(f"{figure}, panel {letter}: nothing to draw")
     labels = next(iter(panels.values()))["model"].unique(maintain_order=True).to_list()
-    letters = list(PANELS[figure])
-    ratios = [1.25 if PANELS[figure][letter][0] else 0.6 for letter in letters]
+    drawers = FIGURES[figure].panels
+    ratios = [1.25 if callable(drawer) else 0.6 for drawer in drawers.values()]
+    size = (WIDTH * 1.35, ROW * len(labels) + 0.35)
     with matplotlib.rc_context(STYLES[style]):
-        fig, axes = plt.subplots(
-            len(labels), len(letters), squeeze=False, figsize=(WIDTH * 1.35, ROW * len(labels) + 0.35),
-            width_ratios=ratios,
-        )  # fmt: skip
+        fig, axes = plt.subplots(len(labels), len(drawers), squeeze=False, figsize=size, width_ratios=ratios)
         for label, row in zip(labels, axes, strict=True):
-            for letter, ax in zip(letters, row, strict=True):
-                ax.set_title(letter, loc="left", fontweight="bold", fontsize=9, x=-0.02 if ratios else 0, pad=14)
-                function, text = PANELS[figure][letter]
-                if function is None:
-                    later(ax, text)
+            for (letter, drawer), ax in zip(drawers.items(), row, strict=True):
+                ax.set_title(letter, loc="left", fontweight="bold", fontsize=9, x=-0.02, pad=14)
+                if callable(drawer):
+                    drawer(ax, panels[letter].filter(pl.col("model") == label))
                 else:
-                    function(ax, panels[letter].filter(pl.col("model") == label))
+                    later(ax, drawer)
             row[0].text(0.06, 1.04, textwrap.shorten(label, 70), transform=row[0].transAxes, fontsize=7, va="bottom")
+        note = FIGURES[figure].note.format(op=settings["op"], percent=f"{100 * float(settings['fraction']):g}")
         fig.text(0.005, -0.01, textwrap.fill(note, 160), fontsize=5, color="#666666", va="top")
         # no dates inside, so that the same numbers give the same file
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:])

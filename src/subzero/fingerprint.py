@@ -43,13 +43,13 @@ class _Bare(ast.NodeTransformer):
     def __init__(self):
         self.in_function = False
 
-    def visit_Module(self, node):  # noqa: N802
+    def visit_Module(self, node):
         node.body = _without_docstring(node.body)
         return self.generic_visit(node)
 
     visit_ClassDef = visit_Module  # noqa: N815
 
-    def visit_FunctionDef(self, node):  # noqa: N802
+    def visit_FunctionDef(self, node):
         node.body = _without_docstring(node.body) or [ast.Pass()]
         node.returns = None
         outside, self.in_function = self.in_function, True
@@ -63,7 +63,7 @@ class _Bare(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_AnnAssign(self, node):  # noqa: N802
+    def visit_AnnAssign(self, node):
         if not self.in_function or node.value is None:
             return self.generic_visit(node)
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))

@@ -101,7 +101,9 @@ def intervene(
             weight = places[layer].weight
             index = torch.as_tensor(columns, dtype=torch.long, device=weight.device)
             values = {
-                name: torch.as_tensor(constants[name][chosen["row"].to_numpy()], dtype=weight.dtype, device=weight.device)
+                name: torch.as_tensor(
+                    constants[name][chosen["row"].to_numpy()], dtype=weight.dtype, device=weight.device
+                )
                 for name in row.constants
             }
             handles.append(places[layer].register_forward_hook(hook_of(index, values)))

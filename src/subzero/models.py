@@ -213,7 +213,7 @@ def load_tokenizer(folder: Path):
     return tokenizer
 
 
-def describe(folder: Path, dtype: str, revision: str, source: str, label: str) -> dict:
+def describe(folder: Path, dtype: str, revision: str, source: str) -> dict:
     """What model.json holds: names, sizes, activation, tokenizer, and a hash of the weights.
 
     The sizes are read from the model built without weights (on torch's meta device), so that this costs no memory.
@@ -233,7 +233,6 @@ def describe(folder: Path, dtype: str, revision: str, source: str, label: str) -
     return {
         "source": source,
         "revision": revision,
-        "label": label,
         "dtype": dtype,
         "weights": file_hash(weights),
         "architecture": type(model).__name__,
@@ -263,4 +262,3 @@ def read_model(path: Path) -> dict:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SubzeroError(f"{path}: not readable ({error}). Remove it and run again.") from error
-

@@ -1,11 +1,11 @@
 """The names in paths and in config.yaml: neuron sets, layers, interventions. Parsed here and nowhere else.
 
-    set           {statistic}-{side}-{fraction}    wd-top-0.01, wd-bottom-0.35
-                  random-{fraction}-s{seed}        random-0.01-s0
-                  file-{name}                      file-mine (a user's own table)
-                  random-file-{name}-s{seed}       as many at random in each layer
-    layers        all, L4, L4-7, to-L7             counted from 0, ends included
-    intervention  none, {set}.{op}.{layers}        wd-top-0.01.neg.all
+set           {statistic}-{side}-{fraction}    wd-top-0.01, wd-bottom-0.35
+              random-{fraction}-s{seed}        random-0.01-s0
+              file-{name}                      file-mine (a user's own table)
+              random-file-{name}-s{seed}       as many at random in each layer
+layers        all, L4, L4-7, to-L7             counted from 0, ends included
+intervention  none, {set}.{op}.{layers}        wd-top-0.01.neg.all
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What long work tells: what is done, at what rate, how long is left. Plain lines, since Snakemake writes them to logs."""
+"""What long work tells: what is done, at what rate, how long is left. Plain lines, since they also go to logs."""
 
 import sys
 import time

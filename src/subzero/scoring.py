@@ -1,6 +1,7 @@
 """Scores: log-probabilities of sentences and surprisal of running text, in nats.
 
-The logits of whatever type a model has are turned to float32 before the log-softmax: in bfloat16 two members of a pair tie.
+The logits, of whatever type a model has, are turned to float32 before the log-softmax: in bfloat16 the members of a
+pair tie.
 
 A sentence's context follows the tokenizer's own rule. With BOS every token is scored; without, the first has no context
 and is not:
@@ -29,7 +30,9 @@ PAIR_SCORES = {
     "item": Column(pl.Int32(), "number of the pair in its benchmark, from 0"),
     "paradigm": Column(pl.String(), "paradigm"),
     "phenomenon": Column(pl.String(), "phenomenon that the paradigm belongs to"),
-    "good_sum": Column(pl.Float64(), "log-probability of the grammatical member, summed over its scored tokens", "nats"),
+    "good_sum": Column(
+        pl.Float64(), "log-probability of the grammatical member, summed over its scored tokens", "nats"
+    ),
     "bad_sum": Column(pl.Float64(), "the same of the ungrammatical member", "nats"),
     "good_tokens": Column(pl.Int32(), "scored tokens of the grammatical member", "tokens"),
     "bad_tokens": Column(pl.Int32(), "scored tokens of the ungrammatical member", "tokens"),

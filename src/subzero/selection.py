@@ -42,9 +42,11 @@ def ranked(statistics: pl.DataFrame, statistic: str, side: str, fraction: str) -
     """
     if statistic not in RANKED:
         raise SubzeroError(f"statistic {statistic!r}; allowed: {', '.join(RANKED)}.{near_miss(statistic, RANKED)}")
-    return _by_layer(statistics, statistic, fraction).with_columns(
-        value=pl.col(statistic), order=pl.col(statistic) * (-1 if side == "top" else 1)
-    ).pipe(_lowest)
+    return (
+        _by_layer(statistics, statistic, fraction)
+        .with_columns(value=pl.col(statistic), order=pl.col(statistic) * (-1 if side == "top" else 1))
+        .pipe(_lowest)
+    )
 
 
 def random(statistics: pl.DataFrame, fraction: str | pl.DataFrame, seed: int) -> pl.DataFrame:
@@ -135,9 +137,9 @@ def from_file(path: Path, neurons: list[int]) -> pl.DataFrame:
                 f"neuron table {path}: layer {layer}, neuron {neuron}; the model has layers 0 to {len(neurons) - 1} "
                 f"of {max(neurons)} neurons, both counted from 0"
             )
-    return table.with_columns(
-        rank=pl.int_range(pl.len()).over("layer"), value=pl.lit(None, pl.Float64)
-    ).select(pl.col(name).cast(column.dtype) for name, column in SETS.items())
+    return table.with_columns(rank=pl.int_range(pl.len()).over("layer"), value=pl.lit(None, pl.Float64)).select(
+        pl.col(name).cast(column.dtype) for name, column in SETS.items()
+    )
 
 
 def select(name: NeuronSet, statistics: pl.DataFrame, files: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """The built-in grammar: minimal pairs drawn from templates and a lexicon that are data files beside this one.
 
-A slot asks for a category and features. A word of the lexicon is an entry with one of its forms, so its features are the
-entry's own and the value of the feature that the category inflects for:
+A slot asks for a category and features. A word of the lexicon is an entry with one of its forms, so its features are
+the entry's own and the value of the feature that the category inflects for:
 
     the {subject} {verb}   subject: noun, number A   verb: predicate, number A   contrast: [verb, number]
     A = plural             The bakers wait.          *The bakers waits.

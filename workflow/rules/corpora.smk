@@ -1,0 +1,66 @@
+# needs: the texts named under corpora in config.yaml
+# makes: documents, and for each model windows of tokens
+# cost:  15 s for the embedded piece of Wikipedia; seconds for tokenization
+
+
+rule corpus:
+    """Read a corpus into documents of plain text."""
+    input:
+        lambda w: config["corpora"][w.name]["files"],
+    output:
+        "results/corpora/{name}.parquet",
+    log:
+        "logs/corpora/{name}.log",
+    wildcard_constraints:
+        name="|".join(map(re.escape, config["corpora"])),
+    conda:
+        "../../envs/text.yaml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=lambda w: fingerprint("corpus", EMBEDDED=[config["corpora"][w.name]["source"]]),
+        text=lambda w: (
+            f"--source {config['corpora'][w.name]['source']}"
+            if config["corpora"][w.name]["source"]
+            else "".join(f" --file {shlex.quote(f)}" for f in config["corpora"][w.name]["files"])
+        ),
+    shell:
+        r"""
+        subzero corpus {wildcards.name:q} {params.text} --code {params.code} \
+            --out {output:q} 2>&1 | tee {log:q}
+        """
+
+
+def cut(wildcards):
+    """Length of a window and number of windows: a corpus serves either the statistics or the perplexity."""
+    statistics, perplexity = config["statistics"], config["evaluation"]["perplexity"]
+    if wildcards.corpus == statistics["corpus"]:
+        count = statistics["tokens"] and statistics["tokens"] // statistics["window"]
+        return {"window": statistics["window"], "count": count}
+    return {"window": perplexity["window"], "count": perplexity["windows"]}
+
+
+rule tokenize:
+    """Cut a corpus, or a document-disjoint half of one, into windows of tokens."""
+    input:
+        documents=lambda w: f"results/corpora/{w.corpus.partition('/')[0]}.parquet",
+        model="results/{model}/{revision}/model.json",
+    output:
+        "results/{model}/{revision}/tokens/{corpus}.parquet",
+    log:
+        "logs/{model}/{revision}/tokens/{corpus}.log",
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=lambda w: fingerprint("tokenize", SOURCES=[scheme(w)], FAMILIES=[]),
+        half=lambda w: f"--half {w.corpus.partition('/')[2]}" if "/" in w.corpus else "",
+        window=lambda w: cut(w)["window"],
+        windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",
+    shell:
+        r"""
+        subzero tokenize {input.documents:q} --model {input.model:q} {params.half} \
+            --window {params.window} {params.windows} --code {params.code} \
+            --out {output:q} 2>&1 | tee {log:q}
+        """

@@ -1,0 +1,36 @@
+# needs: the sources named under models in config.yaml
+# makes: model.json, and for GGUF a safetensors copy in the cache ($SUBZERO_CACHE, or ~/.cache/subzero)
+# cost:  reading the weights once; a GGUF of 135 M parameters converts in about 20 s, once
+
+
+rule model:
+    """Resolve a model: fetch or convert its weights; sizes, tokenizer and a hash of the weights."""
+    output:
+        "results/{model}/{revision}/model.json",
+    log:
+        "logs/{model}/{revision}/model.log",
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=config["memory"],
+    params:
+        code=lambda w: fingerprint("model", SOURCES=[scheme(w)], FAMILIES=[]),
+        source=lambda w: config["models"][w.model]["source"],
+        dtype=lambda w: config["models"][w.model]["dtype"],
+    shell:
+        r"""
+        subzero model {params.source:q} --revision {wildcards.revision:q} \
+            --dtype {params.dtype} --code {params.code} \
+            --out {output:q} 2>&1 | tee {log:q}
+        """
+
+
+def scheme(wildcards):
+    """What stands before the colon of the model's source."""
+    return config["models"][wildcards.model]["source"].partition(":")[0]
+
+
+def family(wildcards):
+    """The model's family as model.json says; until there is one, no family's row counts."""
+    path = Path(f"results/{wildcards.model}/{wildcards.revision}/model.json")
+    return json.loads(path.read_text())["family"] if path.is_file() else "unresolved"
