@@ -6,29 +6,34 @@ import shlex
 import sys
 from pathlib import Path
 
-import yaml
 from subzero.analysis import PANELS
-from subzero.configuration import check, corpora, file_sets, interventions, sets
+from subzero.configuration import check, corpora, file_sets, interventions, read, sets
 from subzero.errors import SubzeroError
 from subzero.figures import FIGURES
 from subzero.fingerprint import fingerprint
 from subzero.grammar import grammar_hash
 from subzero.names import parse_intervention
 
+CONFIG = str(workflow.overwrite_configfiles[-1]) if workflow.overwrite_configfiles else "config.yaml"
+
+
+def checked(make, *given):
+    """What `make` gives; its refusal is one line on stderr, before any job starts."""
+    try:
+        return make(*given)
+    except SubzeroError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+schema = checked(read, Path(workflow.basedir) / "workflow/schemas/config.schema.yaml")
 if not workflow.overwrite_configfiles:  # --configfile takes its place; the schema's defaults fill either
+    checked(read, CONFIG)
 
     configfile: "config.yaml"
 
 
-try:
-    config = check(
-        config,
-        schema=yaml.safe_load((Path(workflow.basedir) / "workflow/schemas/config.schema.yaml").read_text()),
-        where=str((workflow.overwrite_configfiles or ["config.yaml"])[-1]),
-    )
-except SubzeroError as error:
-    print(error, file=sys.stderr)
-    sys.exit(1)
+config = checked(check, config, schema, CONFIG)
 
 
 wildcard_constraints:
@@ -50,7 +55,7 @@ include: "workflow/rules/figures.smk"
 
 
 rule all:
-    """Every figure in every format, and every summary."""
+    """Every figure in every format."""
     default_target: True
     input:
         expand(f"{FOLDER}/{{figure}}.{{format}}", figure=FIGURES, format=["pdf", "png", "svg"]),

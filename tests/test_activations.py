@@ -1,11 +1,11 @@
 """Extraction: hooked values against a hand-written forward, and everything that a stopped run may leave behind."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -192,9 +192,7 @@ def test_a_killed_run_goes_on_and_equals_one_that_was_not(tiny, tiny_folders, tm
     extract(model, "llama", some_windows(40), tmp_path / "whole.zarr", made_of, 16)
 
     path, partial = tmp_path / "killed.zarr", tmp_path / "killed.zarr.partial"
-    code = STOPPED.format(
-        tests=os.path.dirname(__file__), folder=str(tiny_folders()), path=str(path), made_of=made_of
-    )
+    code = STOPPED.format(tests=str(Path(__file__).parent), folder=str(tiny_folders()), path=str(path), made_of=made_of)
     process = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 120
     while not (partial / PROGRESS).is_file() or json.loads((partial / PROGRESS).read_text())["blocks"] < 5:
@@ -224,16 +222,13 @@ def test_a_partial_group_of_other_settings_is_not_gone_on_with(tiny, tmp_path, m
     monkeypatch.setattr(activations, "token_chunk", lambda neurons: 16)
     model, _ = tiny()
 
-    class Stop(Exception):
-        pass
-
     def stop_after_three(count, seen=[]):  # noqa: B006
         seen.append(count)
         if len(seen) == 3:
-            raise Stop
+            raise KeyboardInterrupt
 
     path = tmp_path / "a.zarr"
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         extract(model, "llama", some_windows(seed=1), path, made_from("activations", "old"), 16, stop_after_three)
     extract(model, "llama", some_windows(), path, made_from("activations", "new"), 16)
     extract(model, "llama", some_windows(), tmp_path / "b.zarr", made_from("activations", "new"), 16)

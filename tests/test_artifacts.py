@@ -1,5 +1,4 @@
 import json
-import os
 import stat
 
 import polars as pl
@@ -76,7 +75,7 @@ def test_a_written_file_has_the_permissions_that_any_new_file_has(tmp_path):
     with replacing(tmp_path / "a.txt") as temporary:
         temporary.write_text("x")
     (tmp_path / "b.txt").write_text("x")
-    modes = [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("a.txt", "b.txt")]
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.txt", "b.txt")]
     assert modes[0] == modes[1]
 
 

@@ -27,7 +27,7 @@ def changed(path, value):
 MISTAKES = [
     ("selektion", {}, "config.yaml: selektion is not a key; allowed: run, device", "Did you mean 'selection'?"),
     ("selection.fractoins", [0.1], "selection.fractoins is not a key", "Did you mean 'fractions'?"),
-    ("models.x", {"sauce": "path:x"}, "models.x.sauce is not a key", "Did you mean 'source'?"),
+    ("models.x", {"source": "path:x", "sauce": 1}, "models.x.sauce is not a key", "Did you mean 'source'?"),
     ("models.x", {}, "models.x has no source", "needed: source"),
     ("models.x", {"source": "s3:x"}, "models.x.source is 's3:x'", "hub:ORG/NAME, path:DIR or gguf:PACKAGE_OR_DIR/FILE"),
     ("models.x", {"source": "path:x", "dtype": "float8"}, "models.x.dtype is 'float8'", "float32, bfloat16, float16"),

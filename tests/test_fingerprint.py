@@ -22,7 +22,7 @@ def other():
     from small import numbers
     return numbers.triple(1)
 '''
-NUMBERS = '''
+NUMBERS = """
 import math
 FACTOR = 2
 def double(x):
@@ -34,7 +34,7 @@ def one():
 def two():
     return 2
 TABLE = {"one": one, "two": two}
-'''
+"""
 
 
 @pytest.fixture
@@ -81,9 +81,25 @@ def test_only_the_named_rows_of_a_table_count(small):
     assert small(numbers=NUMBERS.replace("return 1", "return 11"), TABLE=["one"]) != small(TABLE=["one"])
 
 
+def test_a_parameter_or_variable_is_not_the_function_of_the_same_name(small):
+    cli = CLI.replace("def other():", "def inner(other):\n    return [step for step in other(1)]\n\ndef other():")
+    assert small("inner", cli=cli.replace("def other():", "def other(y=1):")) == small("inner", cli=cli)
+    nested = cli.replace("return [step for step in other(1)]", "return [other for other in step(other)]")
+    changed = nested.replace("double(x) +", "double(x) -")
+    assert small("inner", cli=nested) != small("inner", cli=changed)
+
+
+def test_a_name_that_is_local_elsewhere_alone_still_counts(small):
+    cli = CLI.replace("return double(x)", "hide = lambda double: double\n    return double(x)")
+    other = NUMBERS.replace("FACTOR * x", "FACTOR + x")
+    assert small(cli=cli, numbers=other) != small(cli=cli)
+
+
 def test_an_unknown_step_is_refused(small):
     with pytest.raises(KeyError, match=r"no step 'cli\.nothing'"):
         small("nothing")
+    with pytest.raises(KeyError, match="step 'step' does not reach TABEL"):
+        small(TABEL=["one"])
 
 
 def test_the_statistics_step_reaches_its_formula_and_not_the_extraction():

@@ -130,8 +130,9 @@ def test_an_op_gets_its_constants_for_just_its_neurons(tiny, monkeypatch):
         handle.remove()
     assert (seen["a"][..., 17] == 1.5).all()
     assert (seen["a"][..., 3] == -2.0).all()
-    with pytest.raises(SubzeroError, match=r"op 'fill' needs constants \['mean'\]"), intervene(
-        model, "llama", shuffled, "fill"
+    with (
+        pytest.raises(SubzeroError, match=r"op 'fill' needs constants \['mean'\]"),
+        intervene(model, "llama", shuffled, "fill"),
     ):
         pass
 
@@ -147,8 +148,9 @@ def test_bad_ops_and_neurons_are_refused_by_name(tiny):
     with pytest.raises(SubzeroError, match=r"op 'nge'; allowed: neg\. Did you mean 'neg'\?"):
         operation("nge")
     for rows in ({"layer": [0], "neuron": [40]}, {"layer": [3], "neuron": [0]}, {"layer": [0], "neuron": [-1]}):
-        with pytest.raises(SubzeroError, match="the model has no such neurons"), intervene(
-            model, "llama", pl.DataFrame(rows), "neg"
+        with (
+            pytest.raises(SubzeroError, match="the model has no such neurons"),
+            intervene(model, "llama", pl.DataFrame(rows), "neg"),
         ):
             pass
         assert not any(module._forward_hooks for module in model.modules())

@@ -22,7 +22,9 @@ def test_every_family_has_its_places(tiny, name):
 
 
 def test_an_unknown_family_says_what_to_add_where():
-    with pytest.raises(SubzeroError, match=r"'mamba' has no row in FAMILIES \(src/subzero/models\.py\): add its blocks"):
+    with pytest.raises(
+        SubzeroError, match=r"'mamba' has no row in FAMILIES \(src/subzero/models\.py\): add its blocks"
+    ):
         family("mamba")
 
 
@@ -72,7 +74,9 @@ def test_weights_that_are_not_in_the_file_are_fatal(tiny_folders, tmp_path):
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.gate_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SubzeroError, match=r"1 weights are not in the file, the first model\.layers\.1\.mlp\.gate_proj"):
+    with pytest.raises(
+        SubzeroError, match=r"1 weights are not in the file, the first model\.layers\.1\.mlp\.gate_proj"
+    ):
         load(folder, "float32", "cpu")
 
 

@@ -30,7 +30,9 @@ def test_set_names_there_and_back(name, parsed):
     assert str(parsed) == name
 
 
-@pytest.mark.parametrize("name", ["wd", "wd-middle-0.01", "random-0.01", "wd-top-2", "file-", "", "wd-top-0.01.neg.all"])
+@pytest.mark.parametrize(
+    "name", ["wd", "wd-middle-0.01", "random-0.01", "wd-top-2", "file-", "", "wd-top-0.01.neg.all"]
+)
 def test_bad_set_names_are_refused_by_name(name):
     with pytest.raises(SubzeroError, match="allowed:"):
         parse_set(name)

@@ -126,7 +126,11 @@ def test_window_surprisals_equal_a_plain_forward(tiny, batch):
 
 def test_real_sentences_equal_one_at_a_time(smollm2):
     model, tokenizer, _ = smollm2
-    sentences = ["The keys to the cabinet are on the table.", "The keys to the cabinet is on the table.", "No one ever."]
+    sentences = [
+        "The keys to the cabinet are on the table.",
+        "The keys to the cabinet is on the table.",
+        "No one ever.",
+    ]
     found = sentence_scores(model, tokenizer, sentences)
     for sentence, total in zip(sentences, found["sum"], strict=True):
         assert total == pytest.approx(sum(alone(model, tokenizer, sentence)), abs=1e-3)

@@ -32,7 +32,9 @@ def test_the_top_and_bottom_of_each_layer(statistics):
 
 
 def test_equal_values_go_by_neuron_number():
-    ties = pl.DataFrame({"layer": [0] * 10, "neuron": range(10), "wd": [1.0] * 10}).sample(fraction=1, shuffle=True, seed=1)
+    ties = pl.DataFrame({"layer": [0] * 10, "neuron": range(10), "wd": [1.0] * 10}).sample(
+        fraction=1, shuffle=True, seed=1
+    )
     assert ranked(ties, "wd", "top", "0.3")["neuron"].to_list() == [0, 1, 2]
     assert ranked(ties, "wd", "bottom", "0.3")["neuron"].to_list() == [0, 1, 2]
 

@@ -17,7 +17,9 @@ def by_integration(sample):
     for i, value in enumerate(x):
         kink = scipy.stats.norm.cdf(value)
         inside = [kink] if i / n < kink < (i + 1) / n else None
-        total += quad(lambda q: abs(value - scipy.stats.norm.ppf(q)), i / n, (i + 1) / n, points=inside, limit=500)[0]
+        total += quad(
+            lambda q, v=value: abs(v - scipy.stats.norm.ppf(q)), i / n, (i + 1) / n, points=inside, limit=500
+        )[0]
     return total
 
 
@@ -30,7 +32,7 @@ def test_known_values(sample, wd):
 
 
 def test_two_points_by_hand():
-    # cells (0, 1/2) and (1/2, 1), values -1 and 1; |x - z| over a half normal is 2 (2 phi(1) + 2 Phi(1) - 3/2 - phi(0)) / 2
+    # cells (0, 1/2) and (1/2, 1), values -1 and 1, both the same by symmetry; the upper is split at Phi(1)
     phi, cdf = scipy.stats.norm.pdf, scipy.stats.norm.cdf
     half = (2 * cdf(1) - 1.5) * 1 + 2 * phi(1) - phi(0)
     assert wasserstein_to_normal(np.array([[-1.0, 1.0]]))[0][0] == pytest.approx(2 * half, abs=1e-12)
@@ -64,7 +66,9 @@ def test_shift_and_scale_do_not_matter_and_samples_are_not_weights():
     assert wasserstein_to_normal(3 * sample - 7)[0][0] == pytest.approx(wd, rel=1e-12)
     assert wasserstein_to_normal(np.sort(-sample, axis=1))[0][0] == pytest.approx(wd, rel=1e-12)
     pair = np.array([[0.2, 0.8]])
-    assert wasserstein_to_normal(pair)[0] == pytest.approx(wasserstein_to_normal(np.array([[0.8, 0.2]]))[0] * 0 + 0.535377)
+    assert wasserstein_to_normal(pair)[0] == pytest.approx(
+        wasserstein_to_normal(np.array([[0.8, 0.2]]))[0] * 0 + 0.535377
+    )
 
 
 def test_the_negative_part_is_the_cells_below_zero():

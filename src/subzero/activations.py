@@ -154,7 +154,7 @@ class _Store:
 
         self.path, self.partial = path, path.with_name(path.name + ".partial")
         self.rows = token_chunk(neurons)
-        wanted = json.loads(json.dumps({"format": FORMAT, **provenance}))
+        wanted = json.loads(json.dumps({"format": FORMAT, "neurons": list(neurons), **provenance}))
         try:
             progress = json.loads((self.partial / PROGRESS).read_text())
             group = zarr.open_group(self.partial, mode="r+")
@@ -222,7 +222,8 @@ def open_activations(path: Path) -> tuple[list, dict]:
     try:
         group = zarr.open_group(path, mode="r")
         metadata = dict(group.attrs[KEY])
-        arrays = [group[f"L{layer}"] for layer in range(len(list(group.array_keys())))]
+        # by name: listing the group would warn of the timestamp that Snakemake puts into folders
+        arrays = [group[f"L{layer}"] for layer in range(len(metadata["neurons"]))]
     except (OSError, KeyError, ValueError) as error:
         raise SubzeroError(f"{path}: not a group of activations ({error}). Remove it and run again.") from error
     if metadata["format"] != FORMAT:

@@ -6,6 +6,7 @@ import polars as pl
 from scipy.stats import binomtest
 
 from subzero.artifacts import Column
+from subzero.errors import SubzeroError
 from subzero.names import UNTOUCHED, parse_intervention, parse_set
 from subzero.scoring import perplexity
 
@@ -86,10 +87,15 @@ def summarize_pairs(results: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
 
     Returns:
         a frame with the columns of ACCURACIES, a row an intervention and group.
+
+    Raises:
+        SubzeroError: an intervention was evaluated on other items.
     """
     baseline = results[UNTOUCHED].select("item", before="correct")
     rows = []
     for name, items in results.items():
+        if not items["item"].sort().equals(baseline["item"].sort()):
+            raise SubzeroError(f"{name}: its items are not those of the untouched model. Evaluate both again.")
         joined = items.join(baseline, on="item", how="left", validate="1:1").with_columns(overall=pl.lit("overall"))
         for grouping in ("overall", "phenomenon", "paradigm"):
             for (group,), part in joined.group_by(grouping, maintain_order=True):

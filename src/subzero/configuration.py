@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
+
+import yaml
 
 from subzero.corpora import HALVES
 from subzero.errors import SubzeroError, near_miss
@@ -12,6 +15,25 @@ from subzero.selection import RANKED
 
 PAIR_BENCHMARKS = ("minimal-pairs",)
 RESERVED = ("corpora", "figures", "items", "ops")
+
+
+def read(path: Path) -> dict:
+    """A YAML file of keys with values.
+
+    Raises:
+        SubzeroError: not readable, or not YAML (says where), or something else than keys with values.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SubzeroError(f"{path}: not readable ({getattr(error, 'strerror', None) or error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SubzeroError(f"{path}{where}: not YAML ({getattr(error, 'problem', None) or error})") from error
+    if not isinstance(content, dict):
+        raise SubzeroError(f"{path}: must hold keys with values, such as 'run: default'")
+    return content
 
 
 def check(config: dict, schema: dict, where: str = "config.yaml") -> dict:

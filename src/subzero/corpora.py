@@ -69,6 +69,10 @@ _NO_PROSE = re.compile(
     r"^(references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|gallery)\b",
     re.IGNORECASE,
 )
+# What a parser must leave in the text where mark-up is not closed or wrongly nested: references, tags, rows of tables.
+_NOT_CLOSED = re.compile(
+    r"<ref\b[^>]*>.*?</ref>|</?[a-z]+\b[^>]*>|^[|!{].*$|\[\[|\]\]|\{\{|\}\}|''", re.IGNORECASE | re.MULTILINE
+)
 
 
 def plain_text(markup: str) -> str:
@@ -86,7 +90,8 @@ def plain_text(markup: str) -> str:
     for link in page.filter_wikilinks(recursive=True):
         if ":" in str(link.title).split("|")[0].strip().lstrip(":")[:12]:
             _remove(page, link)
-    lines = (re.sub(r"[ \t\xa0]+", " ", line).strip() for line in page.strip_code().splitlines())
+    text = _NOT_CLOSED.sub("", page.strip_code())
+    lines = (re.sub(r"[ \t\xa0]+", " ", line).strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line)
 
 

@@ -6,8 +6,8 @@ functions, and of a table (FAMILIES, OPS, ...) only the rows that it uses:
 
     cli.statistics -> statistics.layer_statistics -> statistics.wasserstein_to_normal -> ...
 
-Only names count, so what is reached is never too little but may be too much: a method brings its whole class, a module
-passed around as an object brings all of it. Imports nothing but the standard library.
+What is reached is never too little but may be too much: a method brings its whole class, a module passed around as an
+object brings all of it. Imports nothing but the standard library.
 """
 
 import ast
@@ -111,15 +111,43 @@ def _modules(package: Path) -> dict[str, _Module]:
     }
 
 
-def _references(node: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """(name, attribute or None) for each name that is read in a definition."""
+def _references(node: ast.AST, local: frozenset[str] = frozenset()) -> Iterator[tuple[str, str | None]]:
+    """(name, attribute or None) for each name that is read in a definition and is not its own parameter or variable."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        yield node.value.id, node.attr
+        if node.value.id not in local:
+            yield node.value.id, node.attr
         return
     if isinstance(node, ast.Name):
-        yield node.id, None
+        if node.id not in local:
+            yield node.id, None
+        return
+    inner = local
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        inner = local | _locals(node)
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        inner = local | {n for generator in node.generators for n in _stored(generator.target)}
+        # what the first loop runs over is read outside
+        yield from _references(node.generators[0].iter, local)
     for child in ast.iter_child_nodes(node):
-        yield from _references(child)
+        yield from _references(child, inner)
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    """The names that are assigned in a node, not counting those of functions inside it."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child.name
+        elif not isinstance(child, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            yield from _stored(child)
+
+
+def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    """A function's parameters and variables; what it imports is not among them."""
+    arguments = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    declared = {n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names}
+    return arguments | set(_stored(function)) - declared
 
 
 def _rows(node: ast.stmt, rows: Sequence[str]) -> ast.AST:
@@ -136,7 +164,7 @@ def _rows(node: ast.stmt, rows: Sequence[str]) -> ast.AST:
 def reached(
     entry: str, tables: Mapping[str, Sequence[str]] | None = None, package: Path = PACKAGE
 ) -> dict[str, list[str]]:
-    """The definitions that a step can reach, as 'module.name' -> bare source texts.
+    """The definitions that a step can reach, as 'module.name' -> syntax trees as text.
 
     Args:
         entry: 'module.function', where the step begins; its decorators and defaults (help texts) do not count.
@@ -162,10 +190,10 @@ def reached(
             waiting.append((where, ""))
         for node in nodes:
             if key == entry:
-                node = ast.FunctionDef(node.name, _nameless(node.args), node.body, [], **_type_params(node))
+                node = ast.FunctionDef(node.name, _nameless(node.args), node.body, [])
             elif name in tables:
                 node = _rows(node, tables[name])
-            found[key].append(ast.unparse(ast.fix_missing_locations(node)))
+            found[key].append(_text(node))
             imports = dict(module.imports)
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Import | ast.ImportFrom):
@@ -181,9 +209,14 @@ def _nameless(arguments: ast.arguments) -> ast.arguments:
                          [None] * len(arguments.kwonlyargs), arguments.kwarg, [])  # fmt: skip
 
 
-def _type_params(node: ast.FunctionDef) -> dict:
-    """Python 3.12 gave functions a field more."""
-    return {"type_params": []} if hasattr(node, "type_params") else {}
+def _text(node) -> str:
+    """A syntax tree as text, the same on every Python: ast.dump and, for f-strings, ast.unparse are not."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_text, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [f"{name}={_text(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []]
+    return f"{type(node).__name__}({', '.join(fields)})"
 
 
 def _targets(modules, where, imports, base, attribute) -> list[tuple[str, str]]:
@@ -212,7 +245,12 @@ def fingerprint(step: str, package: Path = PACKAGE, **tables: Sequence[str]) -> 
         step: the command's function in cli.py.
         tables: the rows used, by table: `fingerprint("evaluate", FAMILIES=["llama"])`.
         package: the package's folder.
+
+    Raises:
+        KeyError: there is no such step, or it does not reach a table that is named.
     """
     found = reached(f"cli.{step}", tables, package)
+    if unused := set(tables) - {key.rpartition(".")[2] for key in found}:
+        raise KeyError(f"step {step!r} does not reach {', '.join(sorted(unused))}")
     text = "\n".join(f"{key}\n{source}" for key in sorted(found) for source in found[key])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -95,7 +95,7 @@ def intervene(
         for (layer,), chosen in numbered.group_by("layer", maintain_order=True):
             if layers is not None and layer not in layers:
                 continue
-            columns = chosen["neuron"].to_numpy()
+            columns = chosen["neuron"].to_numpy(writable=True)
             if not 0 <= layer < len(places) or columns.min() < 0 or columns.max() >= places[layer].out_features:
                 raise SubzeroError(f"layer {layer}, neurons up to {columns.max()}: the model has no such neurons")
             weight = places[layer].weight

@@ -54,7 +54,7 @@ rule tokenize:
     resources:
         mem_mb=1000,
     params:
-        code=lambda w: fingerprint("tokenize", SOURCES=[scheme(w)], FAMILIES=[]),
+        code=lambda w: fingerprint("tokenize", SOURCES=[scheme(w)]),
         half=lambda w: f"--half {w.corpus.partition('/')[2]}" if "/" in w.corpus else "",
         window=lambda w: cut(w)["window"],
         windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",

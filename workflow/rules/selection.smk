@@ -19,7 +19,7 @@ rule select:
     resources:
         mem_mb=1000,
     params:
-        code=fingerprint("select", FAMILIES=[], SOURCES=[]),
+        code=fingerprint("select"),
         folder="results/{model}/{revision}/sets/{corpus}",
     shell:
         r"""
@@ -45,7 +45,7 @@ rule select_file:
     resources:
         mem_mb=1000,
     params:
-        code=fingerprint("select", FAMILIES=[], SOURCES=[]),
+        code=fingerprint("select"),
         table=lambda w: config["selection"]["files"][w.file].replace("{model}", w.model),
     shell:
         r"""
