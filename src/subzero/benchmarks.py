@@ -11,7 +11,7 @@ import polars as pl
 
 from subzero.artifacts import Schema
 from subzero.corpora import WINDOWS
-from subzero.grammar import ITEMS
+from subzero.grammar import ITEMS, minimal_pairs
 from subzero.scoring import PAIR_SCORES, SURPRISALS, pair_scores, window_surprisals
 
 
@@ -55,3 +55,8 @@ BENCHMARKS = {
         unit="tokens",
     ),
 }
+
+# Beside the rows and not in them: how pairs are drawn does not matter to a model that scores them.
+DRAWS = {
+    "minimal-pairs": minimal_pairs
+}  # key: as in BENCHMARKS; (per_paradigm, seed) -> frame with the columns of ITEMS

@@ -39,7 +39,7 @@ def main() -> None:
     """Run the command line; an error is one line, and its cause follows only where it was not foreseen."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
-        app()
+        app(prog_name="subzero")
     except SubzeroError as error:
         print(f"subzero: {error}", file=sys.stderr)
         sys.exit(1)
@@ -82,7 +82,7 @@ def _load(model: dict, device: str, threads: int):
     folder = resolve(model["source"], model["revision"])
     if file_hash(sorted(folder.glob("*.safetensors"))) != model["weights"]:
         raise SubzeroError(
-            f"{folder}: the weights are not those that model.json describes. Remove model.json and rerun."
+            f"{folder}: the weights are not those that model.json describes. Remove model.json and run again."
         )
     torch.set_num_threads(threads)
     loaded, tokenizer = load(folder, model["dtype"], device)
@@ -290,9 +290,10 @@ def items(
     code: Code = BY_HAND,
 ) -> None:
     """Draw a benchmark's items: minimal pairs from the built-in grammar."""
-    from subzero.grammar import ITEMS, grammar_hash, minimal_pairs
+    from subzero.benchmarks import DRAWS
+    from subzero.grammar import ITEMS, grammar_hash
 
-    frame = minimal_pairs(per_paradigm, seed)
+    frame = _row(DRAWS, benchmark, "benchmark")(per_paradigm, seed)
     made_of = provenance(
         "items",
         code,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from subzero.benchmarks import DRAWS
 from subzero.corpora import HALVES
 from subzero.errors import SubzeroError, near_miss
 from subzero.figures import STYLES
@@ -13,7 +14,6 @@ from subzero.interventions import OPS
 from subzero.names import NeuronSet, fraction_name
 from subzero.selection import RANKED
 
-PAIR_BENCHMARKS = ("minimal-pairs",)
 RESERVED = ("corpora", "figures", "items", "ops")
 
 
@@ -137,7 +137,7 @@ def _own_problems(config: dict) -> Iterator[str]:
     for number, op in enumerate(evaluation["ops"]):
         yield from _not_one_of(f"evaluation.ops[{number}]", op, OPS)
     for name in evaluation["benchmarks"]:
-        yield from _not_one_of("evaluation.benchmarks", name, PAIR_BENCHMARKS)
+        yield from _not_one_of("evaluation.benchmarks", name, DRAWS)
     yield from _not_one_of("figures.style", config["figures"]["style"], STYLES)
 
     fractions = []

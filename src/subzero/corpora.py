@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from subzero.artifacts import Column
-from subzero.errors import SubzeroError
+from subzero.errors import SubzeroError, near_miss
 
 SEPARATOR = "\n\n"
 HALVES = ("statistics", "evaluation")
@@ -114,9 +114,13 @@ def read_documents(source: str | None = None, files: Sequence[Path] = ()) -> pl.
         a frame with the columns of DOCUMENTS.
 
     Raises:
-        SubzeroError: not readable as text, or nothing in it.
+        SubzeroError: no such source, not readable as text, or nothing in it.
     """
     if source is not None:
+        if source not in EMBEDDED:
+            raise SubzeroError(
+                f"corpus source {source!r}; allowed: {', '.join(EMBEDDED)}.{near_miss(source, EMBEDDED)}"
+            )
         pairs = list(EMBEDDED[source]())
     else:
         pairs = []

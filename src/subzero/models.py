@@ -185,15 +185,21 @@ def load(folder: Path, dtype: str, device: str = "auto"):
 
     Returns:
         (model in evaluation mode, tokenizer)
+
+    Raises:
+        SubzeroError: the device is not there, weights are missing, or there is no usable tokenizer.
     """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    found = [name for name, usable in there.items() if usable]
     if device == "auto":
-        mps = torch.backends.mps.is_available()
-        device = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+        device = found[0]
+    if device.partition(":")[0] not in found:
+        raise SubzeroError(f"device {device!r} is not on this machine; allowed: auto, {', '.join(found)}")
     model = _checked(AutoModelForCausalLM, folder, dtype=getattr(torch, dtype))
     return model.to(device).eval(), load_tokenizer(folder)
 

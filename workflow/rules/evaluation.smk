@@ -36,7 +36,7 @@ rule items:
     conda:
         "../../envs/text.yaml"
     params:
-        code=fingerprint("items"),
+        code=lambda w: fingerprint("items", DRAWS=[w.benchmark]),
         grammar=grammar_hash(),
         per_paradigm=lambda w: config["evaluation"]["benchmarks"][w.benchmark]["per_paradigm"],
         seed=lambda w: config["evaluation"]["benchmarks"][w.benchmark]["seed"],
