@@ -31,15 +31,6 @@ rule corpus:
         """
 
 
-def cut(wildcards):
-    """Length of a window and number of windows: a corpus serves either the statistics or the perplexity."""
-    statistics, perplexity = config["statistics"], config["evaluation"]["perplexity"]
-    if wildcards.corpus == statistics["corpus"]:
-        count = statistics["tokens"] and statistics["tokens"] // statistics["window"]
-        return {"window": statistics["window"], "count": count}
-    return {"window": perplexity["window"], "count": perplexity["windows"]}
-
-
 rule tokenize:
     """Cut a corpus, or a document-disjoint half of one, into windows of tokens."""
     input:
@@ -55,7 +46,7 @@ rule tokenize:
         mem_mb=1000,
     params:
         code=lambda w: fingerprint("tokenize", SOURCES=[scheme(w)]),
-        half=lambda w: f"--half {w.corpus.partition('/')[2]}" if "/" in w.corpus else "",
+        half=lambda w: half(w),
         window=lambda w: cut(w)["window"],
         windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",
     shell:

@@ -2,12 +2,6 @@
 # makes: item-level results, one file an intervention; summaries of them
 # cost:  one job a model, revision and benchmark; 13 s an intervention for perplexity and 21 s for minimal pairs (default)
 
-HEADLINE = interventions(config, [config["selection"]["headline"]])
-ALL = interventions(config, config["selection"]["fractions"])
-CORPUS = config["statistics"]["corpus"]
-EVALUATION = f"results/{{model}}/{{revision}}/evaluation/{CORPUS}"
-SETS = f"results/{{model}}/{{revision}}/sets/{CORPUS}"
-
 
 rule op:
     """Record an operation and its code's fingerprint, so that another operation's code touches nothing of this one."""
@@ -48,19 +42,6 @@ rule items:
         """
 
 
-def evaluation_code(wildcards):
-    """The op's row is left out: its record is an input, so that one op's code re-runs only what uses it."""
-    benchmark = wildcards.benchmark.partition("/")[0]
-    return fingerprint(
-        "evaluate", SOURCES=[scheme(wildcards)], FAMILIES=[family(wildcards)], BENCHMARKS=[benchmark], OPS=[]
-    )
-
-
-def set_files(names):
-    """The files of the sets that interventions use."""
-    return [f"{SETS}/{name}.parquet" for name in dict.fromkeys(parse_intervention(n).set for n in names) if name]
-
-
 rule evaluate_pairs:
     """Minimal pairs under the headline fraction's interventions; what is there and still right is kept."""
     input:
@@ -85,8 +66,8 @@ rule evaluate_pairs:
     params:
         code=lambda w: evaluation_code(w),
         # not recorded, being a function of the output: taking an intervention out re-runs nothing
-        names=lambda w, output: [p.removesuffix(f"/{w.benchmark}.parquet").rpartition("/")[2] for p in output],
-        sets=SETS,
+        names=lambda w, output: [Path(p.removesuffix(f"{w.benchmark}.parquet")).name for p in output],
+        sets=lambda w, input: Path(input.sets[0]).parent,
         folder=EVALUATION,
     shell:
         r"""
@@ -122,9 +103,7 @@ rule summarize:
     resources:
         mem_mb=2000,
     params:
-        code=lambda w: fingerprint(
-            "summarize", SUMMARIES=[w.benchmark.partition("/")[0]], BENCHMARKS=[w.benchmark.partition("/")[0]]
-        ),
+        code=lambda w: fingerprint("summarize", SUMMARIES=[benchmark_key(w)], BENCHMARKS=[benchmark_key(w)]),
         names=lambda w: interventions_of(w),
         folder=EVALUATION,
     shell:
@@ -132,8 +111,3 @@ rule summarize:
         subzero summarize {wildcards.benchmark:q} {params.names} --evaluation {params.folder:q} \
             --code {params.code} --out {output:q} 2>&1 | tee {log:q}
         """
-
-
-def interventions_of(wildcards):
-    """Perplexity is measured under all interventions, minimal pairs under those of the headline fraction."""
-    return ALL if wildcards.benchmark.startswith("perplexity/") else HEADLINE

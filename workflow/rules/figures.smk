@@ -2,25 +2,6 @@
 # makes: the numbers of each panel, and the pictures
 # cost:  seconds
 
-FOLDER = "figures" if config["run"] == "default" else f"figures/{config['run']}"
-
-
-def summaries(wildcards):
-    """The summaries that a panel shows, one a model: of its last revision."""
-    benchmark = PANELS[f"{wildcards.figure}{wildcards.panel}"][1]
-    if benchmark == "perplexity":
-        benchmark += f"/{config['evaluation']['perplexity']['corpus']}"
-    return [
-        f"results/{model}/{config['models'][model]['revisions'][-1]}/summary/{config['run']}/{benchmark}.parquet"
-        for model in config["figures"][wildcards.figure]["models"]
-    ]
-
-
-def panel_labels(wildcards):
-    """What the figure calls its models."""
-    models = {name: config["models"][name] for name in config["figures"][wildcards.figure]["models"]}
-    return [m["label"] + ("" if m["revisions"] == ["main"] else f", {m['revisions'][-1]}") for m in models.values()]
-
 
 rule panel:
     """The numbers in a panel of a figure."""
@@ -45,11 +26,6 @@ rule panel:
             --op {params.op} --fraction {params.fraction} --code {params.code} \
             --out {output:q} 2>&1 | tee {log:q}
         """
-
-
-def drawn(figure):
-    """The letters of the panels that a figure draws."""
-    return [letter for letter, drawer in FIGURES[figure].panels.items() if callable(drawer)]
 
 
 rule draw:

@@ -23,14 +23,3 @@ rule model:
             --dtype {params.dtype} --code {params.code} \
             --out {output:q} 2>&1 | tee {log:q}
         """
-
-
-def scheme(wildcards):
-    """What stands before the colon of the model's source."""
-    return config["models"][wildcards.model]["source"].partition(":")[0]
-
-
-def family(wildcards):
-    """The model's family as model.json says; until there is one, no family's row counts."""
-    path = Path(f"results/{wildcards.model}/{wildcards.revision}/model.json")
-    return json.loads(path.read_text())["family"] if path.is_file() else "unresolved"

@@ -20,7 +20,6 @@ rule select:
         mem_mb=1000,
     params:
         code=fingerprint("select"),
-        folder="results/{model}/{revision}/sets/{corpus}",
     shell:
         r"""
         subzero select {output:q} --statistics {input.statistics:q} --model {input.model:q} \
