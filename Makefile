@@ -35,10 +35,10 @@ bench: .venv/.installed
 
 .venv/.installed: requirements.txt requirements-data.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 is on the path; give one with PYTHON=/path/to/python"; exit 1; }
-	@echo "Setting up .venv with $(PYTHON), once: about 2 minutes"
+	@echo "Setting up .venv with $(PYTHON), once: about 2 minutes and 2 GB, most of it torch"
 	@$(PYTHON) -m venv .venv
-	@python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	@python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-data.txt -e .
+	python -m pip install --disable-pip-version-check -r requirements.txt
+	python -m pip install --disable-pip-version-check --no-deps -r requirements-data.txt -e .
 	@touch $@
 
 lock: .venv/.installed

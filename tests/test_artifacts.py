@@ -1,6 +1,7 @@
 import json
 import stat
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -97,6 +98,17 @@ def test_what_is_no_artifact_is_refused_in_one_line(tmp_path):
     for name in ("a", "b", "missing"):
         with pytest.raises(SubzeroError, match=f"{name}.parquet: not a subzero artifact"):
             read_metadata(tmp_path / f"{name}.parquet")
+
+
+def test_damage_inside_a_file_is_named(tmp_path, provenance):
+    rng = np.random.default_rng(0)
+    frame = FRAME.sample(5000, with_replacement=True).with_columns(surprisal=pl.Series(rng.normal(size=5000)))
+    write_parquet(frame, tmp_path / "a.parquet", SCHEMA, provenance)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[4:2000] = bytes(1996)
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(SubzeroError, match=r"a\.parquet: damaged .* Remove it and run again"):
+        read_parquet(tmp_path / "a.parquet", SCHEMA)
 
 
 def test_a_later_format_is_refused_by_its_number(tmp_path):

@@ -57,6 +57,9 @@ MISTAKES = [
     ("selection.sides", ["topp"], "selection.sides[0] is 'topp'", "Did you mean 'top'?"),
     ("selection.random_seeds", -1, "selection.random_seeds is -1", "whole number from 0"),
     ("selection.files", {"a b": "x.csv"}, "selection.files.a b is a bad name", "letters"),
+    ("selection.files", {"mine": "x.txt"}, "selection.files.mine is 'x.txt'", "a path ending in .csv or .parquet"),
+    ("selection.files", {"mine": "{model}.csv"}, "'smollm2-135m-instruct.csv'", "a file that is there, seen from"),
+    ("corpora.x", {"files": ["missing.txt"]}, "corpora.x.files[0] is 'missing.txt'", "a file that is there, seen from"),
     ("evaluation.ops", ["nge"], "evaluation.ops[0] is 'nge'; allowed: neg", "Did you mean 'neg'?"),
     ("evaluation.benchmarks", {"blmp": {}}, "evaluation.benchmarks is 'blmp'", "minimal-pairs"),
     ("evaluation.perplexity.corpus", "x", "evaluation.perplexity.corpus is 'x'", "wikipedia/statistics"),
@@ -129,7 +132,9 @@ def test_the_config_itself_is_left_alone():
     assert config == DEFAULT
 
 
-def test_what_a_configuration_asks_for():
+def test_what_a_configuration_asks_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").touch()
     config = changed("selection.sides", ["top", "bottom"])
     config["selection"] |= {"random_seeds": 2, "files": {"mine": "x.csv"}}
     config = check(config, SCHEMA)

@@ -28,7 +28,9 @@ def test_plain_text_keeps_the_prose_alone():
 
 
 def test_the_embedded_text_is_prose_in_many_documents():
-    documents = read_documents("wikipedia-sample")
+    totals, told = [], []
+    documents = read_documents("wikipedia-sample", begin=lambda total: (totals.append(total), told.append)[1])
+    assert totals == [len(told)] == [documents.height]
     text = "\n".join(documents["text"])
     assert documents.height > 90
     assert len(text) > 2_000_000

@@ -98,12 +98,15 @@ def read_parquet(path: Path, schema: Schema) -> pl.DataFrame:
     """Read an artifact back, columns checked.
 
     Raises:
-        SubzeroError: not readable, of another format version, or with other columns.
+        SubzeroError: not readable or damaged, of another format version, or with other columns.
     """
     metadata = read_metadata(path)
     if metadata["format"] != FORMAT:
         raise SubzeroError(f"{path}: format {metadata['format']}; this version of subzero reads format {FORMAT}")
-    frame = pl.read_parquet(path)
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise SubzeroError(f"{path}: damaged ({str(error).splitlines()[0]}). Remove it and run again.") from error
     declared = {name: column.dtype for name, column in schema.items()}
     if dict(frame.schema) != declared:
         raise SubzeroError(f"{path}: columns are {frame.columns}; expected {list(declared)}. Remove it and run again.")

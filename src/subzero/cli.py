@@ -68,6 +68,12 @@ def _row(table: Mapping, name: str, what: str):
     return table[name]
 
 
+def _cores(threads: int) -> int:
+    """No more threads than there are cores: `--cores 8` on two cores would make a model several times slower."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(threads, there))
+
+
 def _model_slice(model: dict) -> dict:
     """What artifacts record of a model."""
     return {key: model[key] for key in ("source", "revision", "dtype", "weights")}
@@ -84,7 +90,7 @@ def _load(model: dict, device: str, threads: int):
         raise SubzeroError(
             f"{folder}: the weights are not those that model.json describes. Remove model.json and run again."
         )
-    torch.set_num_threads(threads)
+    torch.set_num_threads(_cores(threads))
     loaded, tokenizer = load(folder, model["dtype"], device)
     print(f"{model['source']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}", flush=True)
     return loaded, tokenizer
@@ -122,7 +128,7 @@ def corpus(
     """Read a corpus into documents of plain text."""
     from subzero.corpora import DOCUMENTS, read_documents
 
-    documents = read_documents(source, file or [])
+    documents = read_documents(source, file or [], lambda total: Progress("corpus", total, "documents").advance)
     settings = {"source": source, "files": [str(f) for f in file or []]}
     described = {"name": name, "hash": content_hash(documents)}
     write_parquet(documents, out, DOCUMENTS, provenance("corpus", code, corpus=described, settings=settings))
@@ -215,7 +221,7 @@ def statistics(
     neurons = sum(array.shape[1] for array in arrays)
     print(f"statistics: {neurons:,} neurons, {arrays[0].shape[0] * neurons:,} values to sort", flush=True)
     progress = Progress("statistics", neurons, "neurons")
-    frame = corpus_statistics(activations, threads, advance=progress.advance)
+    frame = corpus_statistics(activations, _cores(threads), advance=progress.advance)
     depends = metadata["depends"]
     made_of = provenance(
         "statistics",

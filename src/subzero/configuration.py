@@ -12,7 +12,7 @@ from subzero.errors import SubzeroError, near_miss
 from subzero.figures import STYLES
 from subzero.interventions import OPS
 from subzero.names import NeuronSet, fraction_name
-from subzero.selection import RANKED
+from subzero.selection import RANKED, TABLES
 
 RESERVED = ("corpora", "figures", "items", "ops")
 
@@ -163,6 +163,7 @@ def _own_problems(config: dict) -> Iterator[str]:
             allowed = corpora(config)
             yield f"{key} is {corpus!r}; allowed: {', '.join(allowed)}.{near_miss(corpus, allowed)}"
     yield from _overlap(config)
+    yield from _missing_files(config)
     tokens, window = config["statistics"]["tokens"], config["statistics"]["window"]
     if tokens is not None and tokens < window:
         yield f"statistics.tokens is {tokens}; allowed: at least one window, {window}, or null for all"
@@ -204,6 +205,21 @@ def _overlap(config: dict) -> Iterator[str]:
             f"evaluation.perplexity.corpus is {names[1]!r}, which has documents in common with statistics.corpus "
             f"{names[0]!r}; allowed: disjoint texts, such as {first}/statistics and {first}/evaluation"
         )
+
+
+def _missing_files(config: dict) -> Iterator[str]:
+    """Texts and tables that are not where the configuration says."""
+    there = f"allowed: a file that is there, seen from {Path.cwd()}"
+    for name, entry in config["corpora"].items():
+        for number, file in enumerate(entry["files"]):
+            if not Path(file).is_file():
+                yield f"corpora.{name}.files[{number}] is {file!r}; {there}"
+    for name, file in config["selection"]["files"].items():
+        for path in dict.fromkeys(file.replace("{model}", model) for model in config["models"]):
+            if Path(path).suffix not in TABLES:
+                yield f"selection.files.{name} is {path!r}; allowed: a path ending in {' or '.join(TABLES)}"
+            elif not Path(path).is_file():
+                yield f"selection.files.{name} is {path!r}; {there}"
 
 
 def _resolve(config: dict) -> dict:

@@ -14,7 +14,7 @@ import bz2
 import importlib.util
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ WINDOWS = {
 
 
 def _wikipedia_sample() -> Iterator[tuple[str, str]]:
-    """The articles of English Wikipedia that gensim's wheel carries for its tests (about a hundred)."""
+    """The articles of English Wikipedia that gensim's wheel carries for its tests (about a hundred), as mark-up."""
     spec = importlib.util.find_spec("gensim")
     folder = Path(spec.submodule_search_locations[0]) / "test" / "test_data" if spec else Path()
     dumps = sorted(folder.glob("enwiki-latest-pages-articles1.xml-*-shortened.bz2"))
@@ -59,11 +59,9 @@ def _wikipedia_sample() -> Iterator[tuple[str, str]]:
                 continue
             field = {element.tag.rpartition("}")[2]: element.text or "" for element in page.iter()}
             if field["ns"] == "0" and "redirect" not in field:
-                yield field["title"], plain_text(field["text"])
+                yield field["title"], field["text"]
             page.clear()
 
-
-EMBEDDED = {"wikipedia-sample": _wikipedia_sample}
 
 _NO_PROSE = re.compile(
     r"^(references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|gallery)\b",
@@ -103,12 +101,22 @@ def _remove(page, node) -> None:
         return
 
 
-def read_documents(source: str | None = None, files: Sequence[Path] = ()) -> pl.DataFrame:
+EMBEDDED = {  # source: (what gives its (title, page) pairs, what makes plain text of a page)
+    "wikipedia-sample": (_wikipedia_sample, plain_text),
+}
+
+
+def read_documents(
+    source: str | None = None,
+    files: Sequence[Path] = (),
+    begin: Callable[[int], Callable[[int], None]] = lambda total: lambda count: None,
+) -> pl.DataFrame:
     """The documents of a corpus.
 
     Args:
         source: an entry of EMBEDDED.
         files: plain text in UTF-8, a document a file.
+        begin: told how many documents there are; gives a function that is told of those that are done.
 
     Returns:
         a frame with the columns of DOCUMENTS.
@@ -121,7 +129,12 @@ def read_documents(source: str | None = None, files: Sequence[Path] = ()) -> pl.
             raise SubzeroError(
                 f"corpus source {source!r}; allowed: {', '.join(EMBEDDED)}.{near_miss(source, EMBEDDED)}"
             )
-        pairs = list(EMBEDDED[source]())
+        pages, plain = EMBEDDED[source]
+        found = list(pages())
+        advance, pairs = begin(len(found)), []
+        for title, page in found:
+            pairs.append((title, plain(page)))
+            advance(1)
     else:
         pairs = []
         for path in map(Path, files):

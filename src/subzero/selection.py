@@ -18,6 +18,8 @@ SETS = {
 }
 RANKED = tuple(name for name in STATISTICS if name not in NOT_RANKED)
 
+TABLES = {".csv": pl.read_csv, ".parquet": pl.read_parquet}  # the endings of users' own tables
+
 
 def how_many(fraction: str, neurons: int) -> int:
     """Neurons that a fraction of a layer stands for: rounded half up, at least one."""
@@ -119,11 +121,10 @@ def from_file(path: Path, neurons: list[int]) -> pl.DataFrame:
     Raises:
         SubzeroError: not readable, a column is missing, a row twice, or a neuron that the model has not.
     """
-    readers = {".csv": pl.read_csv, ".parquet": pl.read_parquet}
-    if path.suffix not in readers:
-        raise SubzeroError(f"neuron table {path}; allowed: {' or '.join(readers)}")
+    if path.suffix not in TABLES:
+        raise SubzeroError(f"neuron table {path}; allowed: {' or '.join(TABLES)}")
     try:
-        table = readers[path.suffix](path).select(pl.col("layer", "neuron").cast(pl.Int64))
+        table = TABLES[path.suffix](path).select(pl.col("layer", "neuron").cast(pl.Int64))
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         raise SubzeroError(f"neuron table {path}: needs whole-number columns layer and neuron ({reason})") from error
