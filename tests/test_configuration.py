@@ -61,6 +61,7 @@ MISTAKES = [
     ("selection.files", {"mine": "{model}.csv"}, "'smollm2-135m-instruct.csv'", "a file that is there, seen from"),
     ("corpora.x", {"files": ["missing.txt"]}, "corpora.x.files[0] is 'missing.txt'", "a file that is there, seen from"),
     ("evaluation.ops", ["nge"], "evaluation.ops[0] is 'nge'; allowed: neg", "Did you mean 'neg'?"),
+    ("evaluation.benchmarks", {}, "evaluation.benchmarks is {}", "at least one benchmark, such as minimal-pairs"),
     ("evaluation.benchmarks", {"blmp": {}}, "evaluation.benchmarks is 'blmp'", "minimal-pairs"),
     ("evaluation.perplexity.corpus", "x", "evaluation.perplexity.corpus is 'x'", "wikipedia/statistics"),
     ("evaluation.perplexity.windows", 0, "evaluation.perplexity.windows is 0", "at least 1"),
