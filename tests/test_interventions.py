@@ -56,7 +56,7 @@ def clamp_chosen(layer, a):
     return a
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_the_clamp_equals_a_hand_written_forward(tiny, family):
     model, _ = tiny(family)
     untouched = logits(model)
@@ -67,7 +67,7 @@ def test_the_clamp_equals_a_hand_written_forward(tiny, family):
     assert (found - untouched).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_only_the_negatives_of_the_chosen_neurons_change_and_in_place(tiny, family):
     model, _ = tiny(family)
     before, after = {}, {}
@@ -86,7 +86,7 @@ def test_only_the_negatives_of_the_chosen_neurons_change_and_in_place(tiny, fami
         assert torch.equal(before[layer][..., chosen], kept[..., chosen].clamp(min=0))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_the_untouched_model_is_bit_identical_before_and_after(tiny, family):
     model, _ = tiny(family)
     before = logits(model)

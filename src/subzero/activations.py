@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 
 from subzero.artifacts import FORMAT, KEY, replacing
+from subzero.batches import in_batches, padded
 from subzero.errors import SubzeroError
-from subzero.models import FAMILIES, Family, projections
+from subzero.models import FAMILIES, Family, model_inputs, neuron_counts, projections
 
 CHUNK_NEURONS = 512
 BUFFER_BYTES = 400_000_000  # of one token block of all layers; decides the chunks, so it is no option
@@ -38,13 +39,17 @@ def capture(model, row: Family, sink: Callable) -> Iterator[None]:
     Args:
         model: a transformers model.
         row: its family.
-        sink: gets the layer (from 0) and a tensor (batch, position, neuron); it must not keep the tensor itself.
+        sink: gets the layer (from 0) and a tensor (batch, position, neuron), or (batch x position, neuron) in families
+            that flatten them, such as OPT; it must not keep the tensor itself.
 
     The hooks are removed when the block ends, also by an exception.
     """
 
     def hook_of(layer):
-        return lambda module, inputs, output: sink(layer, output.detach())
+        width = widths[layer]
+        return lambda module, inputs, output: sink(layer, output.detach()[..., :width])
+
+    widths = neuron_counts(model, row)  # of a fused projection the gate alone
 
     handles = [
         projection.register_forward_hook(hook_of(layer)) for layer, projection in enumerate(projections(model, row))
@@ -56,14 +61,17 @@ def capture(model, row: Family, sink: Callable) -> Iterator[None]:
             handle.remove()
 
 
-def forward_rows(model, row: Family, tokens: np.ndarray, keep: np.ndarray) -> list[np.ndarray]:
+def forward_rows(
+    model, row: Family, tokens: np.ndarray, keep: np.ndarray, real: np.ndarray | None = None
+) -> list[np.ndarray]:
     """Pre-activations of one batch of windows.
 
     Args:
         model: a transformers model.
         row: its family.
-        tokens: (batch, position) token ids, no padding.
-        keep: (batch, position) bool, False for tokens that must not count.
+        tokens: (batch, position) token ids.
+        keep: (batch, position) bool, False for tokens that must not count, padding among them.
+        real: (batch, position) bool, False for padding, on either side; None: there is none.
 
     Returns:
         a float32 array (token, neuron) for each layer, tokens in reading order.
@@ -82,7 +90,7 @@ def forward_rows(model, row: Family, tokens: np.ndarray, keep: np.ndarray) -> li
 
     with torch.inference_mode(), capture(model, row, sink):
         # the body alone: the vocabulary projection is a fifth of a small model's work
-        model.base_model(torch.from_numpy(tokens).long().to(model.device), use_cache=False)
+        model.base_model(**model_inputs(model, tokens, real))
     depth = len(projections(model, row))
     if any(len(found.get(layer, ())) != 1 for layer in range(depth)):
         fired = {layer: len(found.get(layer, ())) for layer in range(depth)}
@@ -114,22 +122,24 @@ def extract(
         SubzeroError: another process is writing the same group.
     """
     row = FAMILIES[family]
-    tokens = np.array(windows["token"].to_list(), dtype=np.int32)
-    keep = ~np.array(windows["special"].to_list(), dtype=bool)
-    neurons = [projection.out_features for projection in projections(model, row)]
+    tokens, special = windows["token"].to_list(), windows["special"].to_list()
+    lengths = [len(window) for window in tokens]
+    counts = np.array([window.count(False) for window in special])
+    firsts = np.cumsum(counts) - counts  # the number of each window's first row
     with _only_writer(path):
-        store = _Store(path, neurons, int(keep.sum()), provenance)
-        size = max(1, batch_tokens // tokens.shape[1])
-        first = 0  # the number of the batch's first row
-        for start in range(0, len(tokens), size):
-            batch = slice(start, start + size)
-            count = int(keep[batch].sum())
+        store = _Store(path, neuron_counts(model, row), int(counts.sum()), provenance)
+
+        def run(batch):
+            first, count = int(firsts[batch.start]), int(counts[batch].sum())
             if first + count > store.begin:
-                rows = forward_rows(model, row, tokens[batch], keep[batch])
+                ids, real = padded(tokens[batch])
+                keep = real & (padded(special[batch])[0] == 0)
+                rows = forward_rows(model, row, ids, keep, real)
                 fresh = max(0, store.begin - first)
                 store.append([values[fresh:] for values in rows])
-            first += count
-            advance(int(tokens[batch].size))
+            advance(sum(lengths[batch]))
+
+        in_batches(lengths, batch_tokens, run)
         store.finish()
 
 

@@ -79,26 +79,36 @@ def _model_slice(model: dict) -> dict:
     return {key: model[key] for key in ("source", "revision", "dtype", "weights")}
 
 
-def _load(model: dict, device: str, threads: int):
-    """The model and tokenizer that model.json names, checked to be the same weights."""
+def _folder(model: dict) -> Path:
+    """The folder of the model that model.json names; by its commit where it has one, which needs no network."""
+    from subzero.sources import resolve
+
+    return resolve(model["source"], model["commit"] or model["revision"], model["trust_remote_code"])
+
+
+def _load(model: dict, device: str, memory: int, threads: int, scored: bool):
+    """The model that model.json names, checked to be the same weights, its tokenizer, and tokens a forward pass."""
     import torch
 
-    from subzero.models import file_hash, load, resolve
+    from subzero.batches import batch_tokens, check_memory
+    from subzero.models import load
+    from subzero.sources import file_hash, weight_files
 
-    folder = resolve(model["source"], model["revision"])
-    if file_hash(sorted(folder.glob("*.safetensors"))) != model["weights"]:
+    check_memory(model, memory, device)
+    folder = _folder(model)
+    if file_hash(weight_files(folder)) != model["weights"]:
         raise SubzeroError(
             f"{folder}: the weights are not those that model.json describes. Remove model.json and run again."
         )
     torch.set_num_threads(_cores(threads))
-    loaded, tokenizer = load(folder, model["dtype"], device)
-    print(f"{model['source']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}", flush=True)
-    return loaded, tokenizer
-
-
-def _batch_tokens(memory: int, model: dict) -> int:
-    """Tokens a forward pass: float32 logits and their copies in half the memory, at most 2,048 (no faster beyond)."""
-    return int(min(2048, max(1, memory * 1_000_000 // 2 // (3 * 4 * model["vocabulary"]))))
+    loaded, tokenizer = load(folder, model["dtype"], device, model["trust_remote_code"])
+    batch = batch_tokens(loaded, model, memory, scored)
+    print(
+        f"{model['source']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}, "
+        f"batches of {batch:,} tokens",
+        flush=True,
+    )
+    return loaded, tokenizer, batch
 
 
 @app.command()
@@ -106,13 +116,16 @@ def model(
     source: Annotated[str, typer.Argument(help="hub:ORG/NAME, path:DIR or gguf:PACKAGE_OR_DIR/FILE.")],
     out: Out,
     revision: Annotated[str, typer.Option(help="Checkpoint.")] = "main",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: as saved.")] = "float32",
+    trust_remote_code: Annotated[bool, typer.Option(help="Let code that the model brings run.")] = False,
     code: Code = BY_HAND,
 ) -> None:
     """Resolve a model: fetch or convert its weights, and write model.json."""
-    from subzero.models import describe, resolve
+    from subzero.models import describe
+    from subzero.sources import resolve
 
-    described = describe(resolve(source, revision), dtype, revision, source)
+    folder = resolve(source, revision, trust_remote_code)
+    described = describe(folder, dtype, revision, source, trust_remote_code)
     _write_json(described | {"code": code}, out)
     print(f"{source}: {described['layers']} layers of {max(described['neurons']):,} neurons")
 
@@ -147,13 +160,13 @@ def tokenize(
 ) -> None:
     """Tokenize a corpus into windows without overlap."""
     from subzero import corpora
-    from subzero.models import load_tokenizer, read_model, resolve
+    from subzero.models import load_tokenizer, read_model
 
     described = read_model(model)
     if described["context"] and window > described["context"]:
         raise SubzeroError(f"window of {window} tokens; the model's context is {described['context']}")
     documents = corpora.half(read_parquet(corpus, corpora.DOCUMENTS), half)
-    tokenizer = load_tokenizer(resolve(described["source"], described["revision"]))
+    tokenizer = load_tokenizer(_folder(described), described["trust_remote_code"])
     windows = corpora.windows(corpora.SEPARATOR.join(documents["text"]), tokenizer, window, count)
     if count is not None and windows.height < count:
         print(f"{corpus}: {count} windows wanted, the text has {windows.height}; all are taken", file=sys.stderr)
@@ -184,6 +197,7 @@ def extract(
     from subzero.activations import extract as write_activations
     from subzero.corpora import WINDOWS
     from subzero.models import read_model
+    from subzero.sources import check_room
 
     described = read_model(model)
     windows = read_parquet(tokens, WINDOWS)
@@ -191,17 +205,18 @@ def extract(
     count = int(windows["token"].list.len().sum())
     size = count * sum(described["neurons"]) * 4
     print(f"extraction: {count:,} tokens through the model, {size / 1e9:.2f} GB to disk", flush=True)
-    batch = _batch_tokens(memory, described)
+    begun = sum(file.stat().st_size for file in out.with_name(f"{out.name}.partial").rglob("*") if file.is_file())
+    check_room(out, size - begun, "extraction")
+    loaded, _, batch = _load(described, device, memory, threads, scored=False)
     made_of = provenance(
         "activations",
         code,
         model=_model_slice(described),
         corpus=metadata["depends"]["corpus"],
-        settings=metadata["depends"]["settings"] | {"store": "full", "dtype": "float32", "batch_tokens": batch},
+        settings=metadata["depends"]["settings"] | {"store": "full", "dtype": "float32"},
         inputs={"tokens": metadata["content"]},
-        made={"device": device, "memory": memory, "threads": threads},
+        made={"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch},
     )
-    loaded, _ = _load(described, device, threads)
     progress = Progress("extraction", count, "tokens")
     write_activations(loaded, described["family"], windows, out, made_of, batch, progress.advance)
 
@@ -336,7 +351,6 @@ def evaluate(
     row = _row(BENCHMARKS, benchmark.partition("/")[0], "benchmark")
     described = read_model(model)
     frame, metadata = read_parquet(items, row.items), read_metadata(items)
-    batch = _batch_tokens(memory, described)
     partial = out_dir / ".partial" / benchmark
     waiting = {}
     for name in names:
@@ -344,7 +358,13 @@ def evaluate(
         inputs, corpus, chosen = {"items": metadata["content"]}, metadata["depends"]["corpus"], None
         if intervention.set is not None:
             chosen = sets / f"{intervention.set}.parquet"
-            inputs |= {"set": read_metadata(chosen)["content"]}
+            made_as = read_metadata(chosen)
+            inputs |= {"set": made_as["content"]}
+            if (dtype := made_as["depends"]["model"]["dtype"]) != described["dtype"]:
+                print(
+                    f"warning: {chosen.name} was made with the model in {dtype}, this is {described['dtype']}",
+                    file=sys.stderr,
+                )
             inputs |= {"op": json.loads((ops / f"{intervention.op}.json").read_text())["code"]}
         made_of = provenance(
             "evaluation",
@@ -353,7 +373,6 @@ def evaluate(
             corpus=corpus,
             settings={"benchmark": benchmark, "intervention": name, **metadata["depends"]["settings"]},
             inputs=inputs,
-            made={"device": device, "memory": memory, "threads": threads, "batch_tokens": batch},
         )
         if not up_to_date(out_dir / name / f"{benchmark}.parquet", made_of):
             waiting[name] = (intervention, chosen, made_of)
@@ -363,7 +382,8 @@ def evaluate(
     resumed = f", {found} from a run that was stopped" if found else ""
     print(f"{benchmark}: {len(todo)} of {len(names)} interventions to run, {kept} kept{resumed}", flush=True)
     if todo:
-        loaded, tokenizer = _load(described, device, threads)
+        loaded, tokenizer, batch = _load(described, device, memory, threads, scored=True)
+        made = {"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch}
         progress = Progress(benchmark, len(todo) * row.work(frame), row.unit)
         for name, (intervention, chosen, made_of) in todo.items():
             around = nullcontext()
@@ -373,7 +393,8 @@ def evaluate(
                 around = intervene(loaded, described["family"], neurons, intervention.op, layers)
             with around:
                 scores = row.score(frame, loaded, tokenizer, batch, progress.advance)
-            write_parquet(scores, partial / f"{name}.parquet", row.scores, made_of)
+            written = made_of | {"made": made_of["made"] | made}
+            write_parquet(scores, partial / f"{name}.parquet", row.scores, written)
     for name in waiting:
         target = out_dir / name / f"{benchmark}.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)

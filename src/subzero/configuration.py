@@ -11,8 +11,10 @@ from subzero.corpora import HALVES
 from subzero.errors import SubzeroError, near_miss
 from subzero.figures import STYLES
 from subzero.interventions import OPS
+from subzero.models import family
 from subzero.names import NeuronSet, fraction_name
 from subzero.selection import RANKED, TABLES
+from subzero.sources import local_configuration, problem
 
 RESERVED = ("corpora", "figures", "items", "ops")
 
@@ -36,13 +38,14 @@ def read(path: Path) -> dict:
     return content
 
 
-def check(config: dict, schema: dict, where: str = "config.yaml") -> dict:
+def check(config: dict, schema: dict, where: str = "config.yaml", here: bool = True) -> dict:
     """A configuration with all defaults filled in and its fractions in their one spelling.
 
     Args:
         config: as read from YAML.
         schema: as read from workflow/schemas/config.schema.yaml.
         where: the file's name, for messages.
+        here: whether models run in this Python; if not, packages that carry models may be installed elsewhere.
 
     Returns:
         a new dict; fractions are strings as in paths, `models.*.label` and `figures.*.models` are resolved.
@@ -53,7 +56,7 @@ def check(config: dict, schema: dict, where: str = "config.yaml") -> dict:
     problems = list(_schema_problems(config, schema))
     if not problems:
         filled = _fill(config, schema, schema)
-        problems = list(_own_problems(filled))
+        problems = [*_own_problems(filled), *_model_problems(filled, here)]
     if problems:
         raise SubzeroError("\n".join(f"{where}: {problem}" for problem in problems))
     return _resolve(filled)
@@ -178,6 +181,23 @@ def _own_problems(config: dict) -> Iterator[str]:
     for figure, options in config["figures"].items():
         for model in (options.get("models") or []) if isinstance(options, dict) else []:
             yield from _not_one_of(f"figures.{figure}.models", model, config["models"])
+
+
+def _model_problems(config: dict, here: bool) -> Iterator[str]:
+    """Sources that are not there and families without a row, as far as files on this machine can say."""
+    for name, model in config["models"].items():
+        source = model["source"]
+        if source.startswith("gguf:") and not here:
+            continue
+        try:
+            wrong = next(filter(None, (problem(source, revision) for revision in model["revisions"])), None)
+            for revision in model["revisions"] if not wrong else []:
+                if settings := local_configuration(source, revision):
+                    family(settings)
+        except SubzeroError as error:
+            wrong = error
+        if wrong:
+            yield f"models.{name}.source is {source!r}; {wrong}"
 
 
 def _not_one_of(key: str, value: str, allowed) -> Iterator[str]:

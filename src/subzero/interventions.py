@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from subzero.errors import SubzeroError, near_miss
-from subzero.models import FAMILIES, projections
+from subzero.models import FAMILIES, neuron_counts, projections
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def intervene(
     import torch
 
     row = operation(op)
-    places = projections(model, FAMILIES[family])
+    places, counts = projections(model, FAMILIES[family]), neuron_counts(model, FAMILIES[family])
     missing = set(row.constants) - set(constants or {})
     if missing:
         raise SubzeroError(f"op {op!r} needs constants {sorted(missing)}")
@@ -96,7 +96,7 @@ def intervene(
             if layers is not None and layer not in layers:
                 continue
             columns = chosen["neuron"].to_numpy(writable=True)
-            if not 0 <= layer < len(places) or columns.min() < 0 or columns.max() >= places[layer].out_features:
+            if not 0 <= layer < len(places) or columns.min() < 0 or columns.max() >= counts[layer]:
                 raise SubzeroError(f"layer {layer}, neurons up to {columns.max()}: the model has no such neurons")
             weight = places[layer].weight
             index = torch.as_tensor(columns, dtype=torch.long, device=weight.device)

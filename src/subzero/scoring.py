@@ -16,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from subzero.artifacts import Column
+from subzero.batches import in_batches, padded
 from subzero.errors import SubzeroError
+from subzero.models import context_length, model_inputs
 
 SURPRISALS = {
     "window": Column(pl.Int32(), "number of the window in the text, from 0"),
@@ -80,23 +82,29 @@ def window_surprisals(
     """
     import torch
 
-    tokens = np.array(windows["token"].to_list(), dtype=np.int64)
-    count, length = tokens.shape
-    size = max(1, batch_tokens // length)
-    surprisal = np.empty((count, length - 1), dtype=np.float32)
-    for start in range(0, count, size):
-        ids = torch.from_numpy(tokens[start : start + size]).to(model.device)
+    tokens = windows["token"].to_list()
+    lengths = [len(window) for window in tokens]
+    surprisals: list[np.ndarray] = [np.empty(0)] * len(tokens)
+
+    def run(batch):
+        ids, real = padded(tokens[batch])
+        inputs = model_inputs(model, ids, real)
+        found = []
         with torch.inference_mode():
-            logits = model(ids, use_cache=False).logits
+            logits = model(**inputs).logits
             # a window at a time: float32 logits of a whole batch would be its largest tensor by far
-            for row in range(len(ids)):
-                surprisal[start + row] = -token_logprobs(logits[row, :-1], ids[row, 1:]).cpu().numpy()
-        advance(ids.numel())
+            for row, length in enumerate(lengths[batch]):
+                following = inputs["input_ids"][row, 1:length].to(logits.device)
+                found.append(-token_logprobs(logits[row, : length - 1], following).cpu().numpy())
+        surprisals[batch] = found
+        advance(sum(lengths[batch]))
+
+    in_batches(lengths, batch_tokens, run)
     return (
-        windows.explode("token", "start", "end", "special")
-        .with_columns(position=pl.Series(np.tile(np.arange(length), count)))
+        windows.with_columns(position=pl.int_ranges(pl.col("token").list.len()))
+        .explode("token", "start", "end", "special", "position")
         .filter(pl.col("position") > 0)
-        .with_columns(surprisal=pl.Series(surprisal.reshape(-1)))
+        .with_columns(surprisal=pl.Series(np.concatenate(surprisals)))
         .filter(~pl.col("special"))
         .select(pl.col(name).cast(column.dtype) for name, column in SURPRISALS.items())
     )
@@ -131,7 +139,7 @@ def sentence_scores(
     import torch
 
     encoded, context = _encode(tokenizer, sentences)
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = context_length(model.config)
     for sentence, ids in zip(sentences, encoded, strict=True):
         if not ids or (limit and len(ids) > limit):
             raise SubzeroError(f"sentence {sentence[:60]!r}: {len(ids)} tokens; allowed: 1 to {limit}")
@@ -140,26 +148,21 @@ def sentence_scores(
         waiting.setdefault(tuple(ids[:-1]), []).append(number)
     beginnings = sorted(waiting, key=len)
     sums = np.zeros(len(encoded))
-    start = 0
-    while start < len(beginnings):
-        stop = start + 1
-        while stop < len(beginnings) and (stop + 1 - start) * len(beginnings[stop]) <= batch_tokens:
-            stop += 1
-        batch = beginnings[start:stop]
-        if len(batch[-1]) > 0:
-            ids = torch.zeros((len(batch), len(batch[-1])), dtype=torch.long)
-            for row, beginning in enumerate(batch):
-                ids[row, : len(beginning)] = torch.tensor(beginning)
+
+    def run(batch):
+        ids, real = padded(beginnings[batch])
+        if ids.size:
             with torch.inference_mode():
-                logits = model(ids.to(model.device), use_cache=False).logits.float()
+                logits = model(**model_inputs(model, ids, real)).logits.float()
                 logprobs = logits - logits.logsumexp(-1, keepdim=True)
-            for row, beginning in enumerate(batch):
+            for row, beginning in enumerate(beginnings[batch]):
                 for number in waiting[beginning]:
-                    following = torch.tensor(encoded[number][1:], device=logprobs.device)
+                    following = torch.tensor(encoded[number][1:], dtype=torch.long, device=logprobs.device)
                     scored = logprobs[row, : len(beginning)].gather(1, following[:, None])
                     sums[number] = scored.double().sum().item()
-        advance(sum(len(waiting[beginning]) for beginning in batch))
-        start = stop
+        advance(sum(len(waiting[beginning]) for beginning in beginnings[batch]))
+
+    in_batches([len(beginning) for beginning in beginnings], batch_tokens, run)
     return pl.DataFrame(
         {
             "sum": sums,

@@ -28,6 +28,7 @@ GREETING = "Using workflow specific profile"  # Snakemake's own line, at every c
         ({"evaluation": {"benchmarks": {"blmp": {}}}}, "config.yaml: evaluation.benchmarks is 'blmp'; allowed: "),
         ({"figures": {"fig3": {"models": ["tinny"]}}}, "config.yaml: figures.fig3.models is 'tinny'; allowed: tiny. "),
         ({"statistics": {"corpus": "prose"}}, "config.yaml: evaluation.perplexity.corpus is "),
+        ({"models": {"tiny": {"source": "path:nowhere"}}}, "config.yaml: models.tiny.source is 'path:nowhere'; no "),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_on_stderr_and_exit_status_1(unrun, section, line):
@@ -92,11 +93,12 @@ def test_the_figure_is_drawn_and_its_numbers_lie_beside_the_results(finished):
 
 
 def test_errors_in_a_job_are_one_line_and_the_others_go_on(unrun):
-    unrun.configure(models={"tiny": {"source": "path:nowhere"}})
+    weights = unrun.root / "model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
     ran = unrun.snakemake("--cores", "2", "figures/fig3.pdf")
     said = ran.stdout + ran.stderr
     assert ran.returncode == 1
-    assert "subzero: model source path:nowhere: no config.json in nowhere; allowed: a saved model's folder" in said
+    assert "subzero: model: the model cannot be read (" in said
     assert "Traceback" not in said
     assert (unrun.root / "results/corpora/prose.parquet").is_file()
 

@@ -35,7 +35,8 @@ if not workflow.overwrite_configfiles:  # --configfile takes its place; the sche
     configfile: "config.yaml"
 
 
-config = checked(check, config, schema, CONFIG)
+HERE = "conda" not in map(str, workflow.deployment_settings.deployment_method)
+config = checked(check, config, schema, CONFIG, HERE)
 
 
 wildcard_constraints:

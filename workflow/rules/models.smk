@@ -9,6 +9,7 @@ rule model:
         "results/{model}/{revision}/model.json",
     log:
         "logs/{model}/{revision}/model.log",
+    priority: 1  # a source that cannot be had is said before other work
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -17,9 +18,10 @@ rule model:
         code=lambda w: fingerprint("model", SOURCES=[scheme(w)], FAMILIES=[]),
         source=lambda w: config["models"][w.model]["source"],
         dtype=lambda w: config["models"][w.model]["dtype"],
+        trust=lambda w: "--trust-remote-code" if config["models"][w.model]["trust_remote_code"] else "",
     shell:
         r"""
         subzero model {params.source:q} --revision {wildcards.revision:q} \
-            --dtype {params.dtype} --code {params.code} \
+            --dtype {params.dtype} {params.trust} --code {params.code} \
             --out {output:q} 2>&1 | tee {log:q}
         """
