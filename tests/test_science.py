@@ -18,10 +18,10 @@ SEEDS = 3
 def rises(smollm2, statistics_text, evaluation_text, folder, provenance):
     """Rise of perplexity with the top 1 % by WD clamped, and the mean rise over random draws of as many."""
     model, tokenizer, _ = smollm2
-    extract(model, "llama", windows(statistics_text, tokenizer, 512, 16), folder / "a.zarr", provenance)
+    extract(model, "llama", windows([statistics_text], tokenizer, 512, 16), folder / "a.zarr", provenance)
     neurons = corpus_statistics(folder / "a.zarr", threads=2)
     assert neurons["wd"].null_count() == 0
-    cut = windows(evaluation_text, tokenizer, 512, 6)
+    cut = windows([evaluation_text], tokenizer, 512, 6)
 
     def measured(chosen=None):
         if chosen is None:

@@ -110,7 +110,7 @@ def test_sentences_that_cannot_be_scored_are_refused(tiny):
 def test_window_surprisals_equal_a_plain_forward(tiny, batch):
     model, tokenizer = tiny(bos=True)
     text = "The baker waits . Some cells fire on commas , others on verbs . " * 6
-    cut = windows(text, tokenizer, 16)
+    cut = windows([text], tokenizer, 16)
     found = window_surprisals(model, cut, batch)
     first = found.filter(pl.col("window") == 1)
     ids = torch.tensor([cut["token"].to_list()[1]])

@@ -138,8 +138,8 @@ def test_real_neurons_agree_with_scipy(smollm2):
     from subzero.models import FAMILIES
 
     model, tokenizer, _ = smollm2
-    text = "\n\n".join(read_documents("wikipedia-sample")["text"].head(10))
-    ids = torch.tensor(windows(text, tokenizer, 512, 4)["token"].to_list())
+    texts = read_documents("wikipedia-sample")["text"].head(10).to_list()
+    ids = torch.tensor(windows(texts, tokenizer, 512, 4)["token"].to_list())
     found = {}
     with torch.inference_mode(), capture(model, FAMILIES["llama"], lambda layer, a: found.update({layer: a.clone()})):
         model(ids)

@@ -134,18 +134,24 @@ def model(
 def corpus(
     name: Annotated[str, typer.Argument(help="Its name in config.yaml.")],
     out: Out,
-    source: Annotated[str | None, typer.Option(help="An embedded text: wikipedia-sample.")] = None,
-    file: Annotated[list[Path] | None, typer.Option(help="A text file; repeat for more.")] = None,
+    source: Annotated[str | None, typer.Option(help="A text known by name, such as wikipedia-sample.")] = None,
+    hub: Annotated[str | None, typer.Option(help="A data set on the hub, ORG/NAME, or a folder of one.")] = None,
+    config: Annotated[str | None, typer.Option(help="Its configuration, where it has several.")] = None,
+    split: Annotated[str | None, typer.Option(help="Its split, such as train.")] = None,
+    field: Annotated[str, typer.Option(help="Where a row has its text.")] = "text",
+    documents: Annotated[int | None, typer.Option(help="Only the first so many; a data set is then streamed.")] = None,
+    file: Annotated[list[Path] | None, typer.Option(help="JSONL, parquet or plain text; repeat for more.")] = None,
     code: Code = BY_HAND,
 ) -> None:
     """Read a corpus into documents of plain text."""
     from subzero.corpora import DOCUMENTS, read_documents
 
-    documents = read_documents(source, file or [], lambda total: Progress("corpus", total, "documents").advance)
-    settings = {"source": source, "files": [str(f) for f in file or []]}
-    described = {"name": name, "hash": content_hash(documents)}
-    write_parquet(documents, out, DOCUMENTS, provenance("corpus", code, corpus=described, settings=settings))
-    print(f"{name}: {documents.height:,} documents, {documents['text'].str.len_chars().sum():,} characters")
+    text = {"hub": hub, "config": config, "split": split, "field": field, "documents": documents}
+    frame = read_documents(source, file or [], lambda total: Progress("corpus", total, "documents").advance, **text)
+    settings = {"source": source, **text, "files": [str(f) for f in file or []]}
+    described = {"name": name, "hash": content_hash(frame)}
+    write_parquet(frame, out, DOCUMENTS, provenance("corpus", code, corpus=described, settings=settings))
+    print(f"{name}: {frame.height:,} documents, {frame['text'].str.len_chars().sum():,} characters")
 
 
 @app.command()
@@ -156,6 +162,9 @@ def tokenize(
     half: Annotated[str | None, typer.Option(help="statistics or evaluation: a half of the documents.")] = None,
     window: Annotated[int, typer.Option(help="Tokens a window.")] = 512,
     count: Annotated[int | None, typer.Option(help="Windows, spread evenly over the text; all if not given.")] = None,
+    by: Annotated[str, typer.Option(help="stream (documents joined) or document (each alone).")] = "stream",
+    separator: Annotated[str, typer.Option(help="Stands between documents.")] = "\n\n",
+    special_tokens: Annotated[str, typer.Option(help="text (once a text) or window (once a window).")] = "text",
     code: Code = BY_HAND,
 ) -> None:
     """Tokenize a corpus into windows without overlap."""
@@ -167,7 +176,8 @@ def tokenize(
         raise SubzeroError(f"window of {window} tokens; the model's context is {described['context']}")
     documents = corpora.half(read_parquet(corpus, corpora.DOCUMENTS), half)
     tokenizer = load_tokenizer(_folder(described), described["trust_remote_code"])
-    windows = corpora.windows(corpora.SEPARATOR.join(documents["text"]), tokenizer, window, count)
+    how = {"by": by, "separator": separator, "special_tokens": special_tokens}
+    windows = corpora.windows(documents["text"].to_list(), tokenizer, window, count, **how)
     if count is not None and windows.height < count:
         print(f"{corpus}: {count} windows wanted, the text has {windows.height}; all are taken", file=sys.stderr)
     name = read_metadata(corpus)["depends"]["corpus"]["name"] + (f"/{half}" if half else "")
@@ -176,7 +186,7 @@ def tokenize(
         code,
         model=_model_slice(described),
         corpus={"name": name, "hash": content_hash(documents)},
-        settings={"window": window, "count": count, "separator": corpora.SEPARATOR},
+        settings={"window": window, "count": count, **how},
         inputs={"tokenizer": described["tokenizer"]["hash"]},
     )
     write_parquet(windows, out, corpora.WINDOWS, made_of)

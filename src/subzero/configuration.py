@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from subzero.benchmarks import DRAWS
-from subzero.corpora import HALVES
+from subzero.corpora import HALVES, NAMED
 from subzero.errors import SubzeroError, near_miss
 from subzero.figures import STYLES
 from subzero.interventions import OPS
@@ -157,8 +157,7 @@ def _own_problems(config: dict) -> Iterator[str]:
         yield f"selection.headline is {selection['headline']!r}; allowed: one of selection.fractions, {fractions}"
 
     for name, entry in config["corpora"].items():
-        if (entry["source"] is None) == (not entry["files"]):
-            yield f"corpora.{name} is {entry}; allowed: either source or files, not both and not neither"
+        yield from _corpus_problems(f"corpora.{name}", entry)
     for key in ("statistics.corpus", "evaluation.perplexity.corpus"):
         corpus = _at(config, key)
         base, slash, half = corpus.partition("/")
@@ -181,6 +180,24 @@ def _own_problems(config: dict) -> Iterator[str]:
     for figure, options in config["figures"].items():
         for model in (options.get("models") or []) if isinstance(options, dict) else []:
             yield from _not_one_of(f"figures.{figure}.models", model, config["models"])
+
+
+def _corpus_problems(key: str, entry: dict) -> Iterator[str]:
+    """Where a corpus comes from: one place, with a split where that has splits."""
+    given = [name for name in ("source", "hub", "files") if entry[name]]
+    source = entry["source"]
+    if len(given) != 1:
+        yield f"{key} has {' and '.join(given) or 'no text'}; allowed: one of source, hub and files"
+    elif source and source not in NAMED:
+        yield from _not_one_of(f"{key}.source", source, NAMED)
+    elif source and NAMED[source].splits:
+        yield from _not_one_of(f"{key}.split", entry["split"], NAMED[source].splits)
+    elif entry["hub"] and not entry["split"]:
+        yield f"{key}.split is None; allowed: the name of one of the data set's splits, such as train"
+    elif entry["split"] and not entry["hub"]:
+        yield f"{key}.split is {entry['split']!r}; allowed: null, since there are no splits in {source or 'files'}"
+    if entry["config"] and not entry["hub"]:
+        yield f"{key}.config is {entry['config']!r}; allowed: null, since only hub data sets have configurations"
 
 
 def _model_problems(config: dict, here: bool) -> Iterator[str]:
@@ -218,7 +235,11 @@ def _overlap(config: dict) -> Iterator[str]:
     if first not in config["corpora"] or second not in config["corpora"]:
         return
     texts = [config["corpora"][name] for name in (first, second)]
-    same = first == second or (texts[0]["source"] is not None and texts[0]["source"] == texts[1]["source"])
+    places = [
+        (NAMED[text["source"]].text if text["source"] in NAMED else None, text["hub"], text["config"], text["split"])
+        for text in texts
+    ]
+    same = first == second or (places[0] == places[1] and not texts[0]["files"])
     shared = set(texts[0]["files"]) & set(texts[1]["files"]) if first != second else set()
     if shared or (same and not (half and other and half != other)):
         yield (

@@ -66,6 +66,23 @@ def family(wildcards):
     return json.loads(path.read_text())["family"] if path.is_file() else "unresolved"
 
 
+def options(corpus, *keys):
+    """Options of a command from the keys of a corpus, those that have their default left out; a list's once an entry."""
+    known = schema["properties"]["corpora"]["additionalProperties"]["properties"]
+    given = []
+    for key in keys:
+        value = config["corpora"][corpus][key]
+        if value != known[key]["default"]:
+            option = "--" + key.removesuffix("s" if isinstance(value, list) else "").replace("_", "-")
+            given += [f"{option} {shlex.quote(str(v))}" for v in (value if isinstance(value, list) else [value])]
+    return " ".join(given)
+
+
+def text_names(corpus):
+    """The entry of NAMED that a corpus is, if it is one."""
+    return [name for name in [config["corpora"][corpus]["source"]] if name]
+
+
 def half(wildcards):
     """The option for a half of a corpus, which stands after the slash in its name."""
     name = wildcards.corpus.partition("/")[2]

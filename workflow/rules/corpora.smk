@@ -18,12 +18,8 @@ rule corpus:
     resources:
         mem_mb=1000,
     params:
-        code=lambda w: fingerprint("corpus", EMBEDDED=[config["corpora"][w.name]["source"]]),
-        text=lambda w: (
-            f"--source {config['corpora'][w.name]['source']}"
-            if config["corpora"][w.name]["source"]
-            else "".join(f" --file {shlex.quote(f)}" for f in config["corpora"][w.name]["files"])
-        ),
+        code=lambda w: fingerprint("corpus", NAMED=text_names(w.name)),
+        text=lambda w: options(w.name, "source", "hub", "config", "split", "field", "documents", "files"),
     shell:
         r"""
         subzero corpus {wildcards.name:q} {params.text} --code {params.code} \
@@ -49,9 +45,10 @@ rule tokenize:
         half=lambda w: half(w),
         window=lambda w: cut(w)["window"],
         windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",
+        joined=lambda w: options(w.corpus.partition("/")[0], "by", "separator", "special_tokens"),
     shell:
         r"""
         subzero tokenize {input.documents:q} --model {input.model:q} {params.half} \
-            --window {params.window} {params.windows} --code {params.code} \
+            --window {params.window} {params.windows} {params.joined} --code {params.code} \
             --out {output:q} 2>&1 | tee {log:q}
         """
