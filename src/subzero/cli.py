@@ -490,3 +490,48 @@ def draw(
         with replacing(path) as temporary:
             figures.draw(figure, frames, style, settings, temporary)
         print(f"{path}: drawn from the numbers in {panels}/")
+
+
+@app.command()
+def plan(
+    configfile: Annotated[Path, typer.Option(help="The configuration.")] = Path("config.yaml"),
+    schema: Annotated[Path, typer.Option(help="Its schema.")] = Path("workflow/schemas/config.schema.yaml"),
+    results: Annotated[Path, typer.Option(help="Where models that are here have their model.json.")] = Path("results"),
+    tokens: Annotated[int, typer.Option(help="Tokens of a corpus that is used whole.")] = 300_000,
+    rate: Annotated[float | None, typer.Option(help="TFLOP/s of a forward pass; measured here if not given.")] = None,
+) -> None:
+    """What a configuration costs: tokens, bytes, jobs and time by model. Fetches nothing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from subzero import configuration
+    from subzero.models import read_model
+    from subzero.plan import measured_rate
+    from subzero.plan import plan as counted
+    from subzero.progress import duration
+
+    config = configuration.check(
+        configuration.read(configfile), configuration.read(schema), str(configfile), here=False
+    )
+    sizes = {}
+    for name, entry in config["models"].items():
+        path = results / name / entry["revisions"][-1] / "model.json"
+        sizes[name] = entry["size"]
+        if path.is_file():
+            found = read_model(path)
+            mean = sum(found["neurons"]) / found["layers"]
+            sizes[name] = {"parameters": found["parameters"], "layers": found["layers"], "neurons": mean}
+    operations = rate * 1e12 if rate else measured_rate()
+    frame = counted(config, sizes, operations, tokens)
+    table = Table("model", *("revisions", "forward tokens", "disk", "memory", "jobs", "time"), box=None)
+    for row in frame.iter_rows(named=True):
+        gigabytes = ("?" if row[k] is None else f"{row[k] / 1e9:,.1f} GB" for k in ("disk_bytes", "memory_bytes"))
+        time = "?" if row["seconds"] is None else duration(row["seconds"])
+        table.add_row(
+            row["model"], str(row["revisions"]), f"{row['forward_tokens']:,}", *gigabytes, str(row["jobs"]), time
+        )
+    Console(width=110).print(table)
+    how = "as given" if rate else "measured here, as a matrix product in float32; a forward pass reaches most of it"
+    print(f"Time at {operations / 1e12:,.2f} TFLOP/s ({how}); a corpus used whole counted as {tokens:,} tokens.")
+    if any(size is None for size in sizes.values()):
+        print("?: the model's size is not known before it is here; `size` in its entry says it.")
