@@ -142,11 +142,10 @@ def _hub_folder(place: str, revision: str, trust_remote_code: bool) -> Path:
         snapshot = cache / f"models--{place.replace('/', '--')}" / "snapshots" / info.sha
         missing = [name for name in [*wanted, *weights] if not (snapshot / name).exists()]
         check_room(cache, sum(sizes[name] for name in missing), wrong)
-        return Path(
-            huggingface_hub.snapshot_download(place, revision=info.sha, allow_patterns=[*wanted, *weights])
-            if missing
-            else snapshot
-        )
+        if missing:  # by its own name and not by the commit, so that the cache knows the name without a network
+            patterns = [*wanted, *weights]
+            return Path(huggingface_hub.snapshot_download(place, revision=revision, allow_patterns=patterns))
+        return snapshot
     except SubzeroError:
         raise
     except errors.GatedRepoError as error:
