@@ -15,9 +15,9 @@ import torch
 from subzero import activations
 from subzero.activations import PROGRESS, extract, forward_rows, open_activations, read_block, token_chunk
 from subzero.artifacts import provenance as made_from
-from subzero.corpora import WINDOWS
 from subzero.errors import SubzeroError
 from subzero.models import FAMILIES
+from subzero.tokens import WINDOWS
 
 KINDS = ["llama", "gpt_neox"]
 

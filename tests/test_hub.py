@@ -100,6 +100,12 @@ def resolved(endpoint, cache, name, revision="main"):
 NOWHERE = "http://127.0.0.1:9"  # nobody listens
 
 
+def test_a_model_fetched_by_its_commit_is_then_known_by_name(hub, tmp_path):
+    (folder,) = resolved(hub, tmp_path, "tiny", SHA)
+    assert resolved(hub, tmp_path, "tiny") == [folder]
+    assert resolved(NOWHERE, tmp_path, "tiny")[-1] == folder
+
+
 def test_a_model_is_fetched_once_and_then_needs_no_network(hub, tmp_path, tiny_folders):
     (folder,) = resolved(hub, tmp_path, "tiny")
     assert folder.endswith(f"/snapshots/{SHA}")

@@ -157,7 +157,8 @@ def test_gemmas_head_is_its_embedding(gemma):
 
 
 def test_gemmas_long_texts_have_the_ids_of_the_whole(gemma):
-    from subzero.corpora import read_documents, tokenize
+    from subzero.corpora import read_documents
+    from subzero.tokens import tokenize
 
     _, tokenizer = load(gemma[0], "float32", "cpu")
     text = "\n\n".join(read_documents("wikipedia-sample")["text"].head(3))

@@ -83,7 +83,7 @@ def test_the_console_script_runs():
 
 
 def test_no_module_imports_one_that_comes_after_it():
-    order = """errors names fingerprint artifacts progress sources models batches corpora activations statistics
+    order = """errors names fingerprint artifacts progress sources models batches corpora tokens activations statistics
         selection interventions grammar scoring benchmarks analysis figures configuration plan cli"""
     order = order.split()
     for path in (ROOT / "src/subzero").rglob("*.py"):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from subzero.activations import extract
-from subzero.corpora import half, read_documents, windows
+from subzero.corpora import half, read_documents
 from subzero.interventions import intervene
 from subzero.scoring import perplexity, window_surprisals
 from subzero.selection import random, ranked
 from subzero.statistics import corpus_statistics
+from subzero.tokens import windows
 
 SEEDS = 3
 

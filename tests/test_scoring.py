@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 import torch
 
-from subzero.corpora import windows
 from subzero.errors import SubzeroError
 from subzero.scoring import PAIR_SCORES, pair_scores, perplexity, sentence_scores, token_logprobs, window_surprisals
+from subzero.tokens import windows
 
 SENTENCES = [
     "The baker waits .",

@@ -134,8 +134,9 @@ def test_real_neurons_agree_with_scipy(smollm2):
     import torch
 
     from subzero.activations import capture
-    from subzero.corpora import read_documents, windows
+    from subzero.corpora import read_documents
     from subzero.models import FAMILIES
+    from subzero.tokens import windows
 
     model, tokenizer, _ = smollm2
     texts = read_documents("wikipedia-sample")["text"].head(10).to_list()

@@ -112,7 +112,7 @@ def extract(
     Args:
         model: a transformers model.
         family: its key in FAMILIES.
-        windows: columns as in corpora.WINDOWS.
+        windows: columns as in tokens.WINDOWS.
         path: the group's place; it appears there when complete.
         provenance: recorded; a partial group with another provenance is thrown away.
         batch_tokens: tokens a forward pass (at least one window).

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from subzero.artifacts import Schema
-from subzero.corpora import WINDOWS
 from subzero.grammar import ITEMS, minimal_pairs
 from subzero.scoring import PAIR_SCORES, SURPRISALS, pair_scores, window_surprisals
+from subzero.tokens import WINDOWS
 
 
 @dataclass(frozen=True)

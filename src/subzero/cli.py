@@ -168,16 +168,19 @@ def tokenize(
     code: Code = BY_HAND,
 ) -> None:
     """Tokenize a corpus into windows without overlap."""
-    from subzero import corpora
+    from subzero.corpora import DOCUMENTS
+    from subzero.corpora import half as half_of
     from subzero.models import load_tokenizer, read_model
+    from subzero.tokens import WINDOWS
+    from subzero.tokens import windows as cut
 
     described = read_model(model)
     if described["context"] and window > described["context"]:
         raise SubzeroError(f"window of {window} tokens; the model's context is {described['context']}")
-    documents = corpora.half(read_parquet(corpus, corpora.DOCUMENTS), half)
+    documents = half_of(read_parquet(corpus, DOCUMENTS), half)
     tokenizer = load_tokenizer(_folder(described), described["trust_remote_code"])
     how = {"by": by, "separator": separator, "special_tokens": special_tokens}
-    windows = corpora.windows(documents["text"].to_list(), tokenizer, window, count, **how)
+    windows = cut(documents["text"].to_list(), tokenizer, window, count, **how)
     if count is not None and windows.height < count:
         print(f"{corpus}: {count} windows wanted, the text has {windows.height}; all are taken", file=sys.stderr)
     name = read_metadata(corpus)["depends"]["corpus"]["name"] + (f"/{half}" if half else "")
@@ -189,7 +192,7 @@ def tokenize(
         settings={"window": window, "count": count, **how},
         inputs={"tokenizer": described["tokenizer"]["hash"]},
     )
-    write_parquet(windows, out, corpora.WINDOWS, made_of)
+    write_parquet(windows, out, WINDOWS, made_of)
     print(f"{name}: {windows.height:,} windows of {window} tokens")
 
 
@@ -205,9 +208,9 @@ def extract(
 ) -> None:
     """Write the pre-activations of all neurons on all windows; a run that was stopped goes on."""
     from subzero.activations import extract as write_activations
-    from subzero.corpora import WINDOWS
     from subzero.models import read_model
     from subzero.sources import check_room
+    from subzero.tokens import WINDOWS
 
     described = read_model(model)
     windows = read_parquet(tokens, WINDOWS)
@@ -497,7 +500,7 @@ def plan(
     configfile: Annotated[Path, typer.Option(help="The configuration.")] = Path("config.yaml"),
     schema: Annotated[Path, typer.Option(help="Its schema.")] = Path("workflow/schemas/config.schema.yaml"),
     results: Annotated[Path, typer.Option(help="Where models that are here have their model.json.")] = Path("results"),
-    tokens: Annotated[int, typer.Option(help="Tokens of a corpus that is used whole.")] = 300_000,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of a corpus used whole.")] = None,
     rate: Annotated[float | None, typer.Option(help="TFLOP/s of a forward pass; measured here if not given.")] = None,
 ) -> None:
     """What a configuration costs: tokens, bytes, jobs and time by model. Fetches nothing."""
@@ -506,7 +509,7 @@ def plan(
 
     from subzero import configuration
     from subzero.models import read_model
-    from subzero.plan import measured_rate
+    from subzero.plan import WHOLE_CORPUS, measured_rate
     from subzero.plan import plan as counted
     from subzero.progress import duration
 
@@ -521,6 +524,7 @@ def plan(
             found = read_model(path)
             mean = sum(found["neurons"]) / found["layers"]
             sizes[name] = {"parameters": found["parameters"], "layers": found["layers"], "neurons": mean}
+    tokens = tokens or WHOLE_CORPUS
     operations = rate * 1e12 if rate else measured_rate()
     frame = counted(config, sizes, operations, tokens)
     table = Table("model", *("revisions", "forward tokens", "disk", "memory", "jobs", "time"), box=None)

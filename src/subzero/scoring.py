@@ -73,7 +73,7 @@ def window_surprisals(
 
     Args:
         model: a transformers model.
-        windows: columns as in corpora.WINDOWS.
+        windows: columns as in tokens.WINDOWS.
         batch_tokens: tokens a forward pass (at least one window).
         advance: told the number of tokens each time some are done.
 

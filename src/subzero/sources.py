@@ -142,7 +142,7 @@ def _hub_folder(place: str, revision: str, trust_remote_code: bool) -> Path:
         snapshot = cache / f"models--{place.replace('/', '--')}" / "snapshots" / info.sha
         missing = [name for name in [*wanted, *weights] if not (snapshot / name).exists()]
         check_room(cache, sum(sizes[name] for name in missing), wrong)
-        if missing:  # by its own name and not by the commit, so that the cache knows the name without a network
+        if missing or cached != snapshot:  # by its name, not its commit: so the cache knows it without a network
             patterns = [*wanted, *weights]
             return Path(huggingface_hub.snapshot_download(place, revision=revision, allow_patterns=patterns))
         return snapshot
@@ -224,10 +224,10 @@ def _gguf_parts(where: str, name: str) -> list[Path]:
 
 def _terms(where: str, parts: Sequence[Path]) -> list[Path]:
     """Terms of use that lie in the package or beside the file."""
-    package = None if Path(where).is_dir() else _package_folder(where)
-    return sorted(
-        {*(package.rglob("*TERMS*") if package else ()), *(t for p in parts for t in p.parent.glob("*TERMS*"))}
-    )
+    folders = {part.parent for part in parts}
+    if not Path(where).is_dir() and (package := _package_folder(where)):
+        folders.add(package)
+    return sorted({terms for folder in folders for terms in folder.rglob("*TERMS*")})
 
 
 def _package_folder(name: str) -> Path | None:

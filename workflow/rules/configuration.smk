@@ -73,14 +73,19 @@ def options(corpus, *keys):
     for key in keys:
         value = config["corpora"][corpus][key]
         if value != known[key]["default"]:
-            option = "--" + key.removesuffix("s" if isinstance(value, list) else "").replace("_", "-")
-            given += [f"{option} {shlex.quote(str(v))}" for v in (value if isinstance(value, list) else [value])]
+            values, name = (value, key.removesuffix("s")) if isinstance(value, list) else ([value], key)
+            given += [f"--{name.replace('_', '-')} {shlex.quote(str(each))}" for each in values]
     return " ".join(given)
 
 
 def text_names(corpus):
     """The entry of NAMED that a corpus is, if it is one."""
     return [name for name in [config["corpora"][corpus]["source"]] if name]
+
+
+def whole(wildcards):
+    """The corpus whose half, or all of which, the wildcard names."""
+    return wildcards.corpus.partition("/")[0]
 
 
 def half(wildcards):

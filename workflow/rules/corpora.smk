@@ -30,7 +30,7 @@ rule corpus:
 rule tokenize:
     """Cut a corpus, or a document-disjoint half of one, into windows of tokens."""
     input:
-        documents=lambda w: f"results/corpora/{w.corpus.partition('/')[0]}.parquet",
+        documents=lambda w: f"results/corpora/{whole(w)}.parquet",
         model="results/{model}/{revision}/model.json",
     output:
         "results/{model}/{revision}/tokens/{corpus}.parquet",
@@ -45,7 +45,7 @@ rule tokenize:
         half=lambda w: half(w),
         window=lambda w: cut(w)["window"],
         windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",
-        joined=lambda w: options(w.corpus.partition("/")[0], "by", "separator", "special_tokens"),
+        joined=lambda w: options(whole(w), "by", "separator", "special_tokens"),
     shell:
         r"""
         subzero tokenize {input.documents:q} --model {input.model:q} {params.half} \
