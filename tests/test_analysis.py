@@ -35,10 +35,10 @@ def pairs(margins, paradigm="p"):
             "item": range(count),
             "paradigm": [paradigm] * count,
             "phenomenon": ["agreement"] * count,
-            "margin": margins,
-            "correct": [m > 0 for m in margins],
+            "margin_sum": margins,
+            "margin_mean": [-m for m in margins],
         },
-        schema_overrides={"item": pl.Int32, "margin": pl.Float64},
+        schema_overrides={"item": pl.Int32, "margin_sum": pl.Float64, "margin_mean": pl.Float64},
     )
 
 
@@ -86,6 +86,22 @@ def test_errors_intervals_and_paired_tests():
     assert found.schema == {name: column.dtype for name, column in ACCURACIES.items()}
 
 
+def test_the_mean_can_decide_and_no_margin_is_no_success():
+    margins = pairs([1.0, -1.0, -1.0, 0.0]).with_columns(margin_mean=pl.Series([None, 2.0, 1.0, 0.0]))
+    rows = {how: summarize_pairs({"none": margins}, how).filter(grouping="overall") for how in ("sum", "mean")}
+    assert {how: (row["correct"].item(), row["ties"].item()) for how, row in rows.items()} == {
+        "sum": (1, 1),
+        "mean": (2, 1),
+    }
+
+
+def test_panel_c_of_several_benchmarks_has_a_group_each():
+    right, wrong = (summarize_pairs({"none": pairs([margin] * 4)}) for margin in (1.0, -1.0))
+    both = pl.concat([right.with_columns(benchmark=pl.lit("blimp")), wrong.with_columns(benchmark=pl.lit("tse"))])
+    found = error_by_condition({"m": both}, "neg", 0.01)
+    assert dict(found.select("group", "error").iter_rows()) == {"blimp": 0.0, "tse": 1.0}
+
+
 def test_results_on_other_items_are_not_compared():
     with pytest.raises(SubzeroError, match=r"wd-top-0\.01\.neg\.all: its items are not those of the untouched model"):
         summarize_pairs({"none": pairs([1.0, 1.0]), "wd-top-0.01.neg.all": pairs([1.0, 1.0, 1.0])})
@@ -127,10 +143,11 @@ def test_panel_c_takes_the_headline_fraction_and_file_sets():
         for name in ("none", "wd-top-0.01.neg.all", "wd-top-0.05.neg.all", "random-0.01-s0.neg.all",
                      "random-0.01-s1.neg.all", "file-mine.neg.all")
     }  # fmt: skip
-    found = error_by_condition({"m": summarize_pairs(results)}, "neg", 0.01)
+    found = error_by_condition({"m": summarize_pairs(results).with_columns(benchmark=pl.lit("x"))}, "neg", 0.01)
+    assert found["group"].unique().sort().to_list() == ["agreement", "overall"]
     overall = {row["condition"]: row for row in found.filter(group="overall").iter_rows(named=True)}
     assert set(overall) == {"none", "wd-top", "random", "file-mine"}
-    errors = {name: 1 - frame["correct"].mean() for name, frame in results.items()}
+    errors = {name: (frame["margin_sum"] <= 0).mean() for name, frame in results.items()}
     assert overall["wd-top"]["error"] == pytest.approx(errors["wd-top-0.01.neg.all"])
     draws = [errors[f"random-0.01-s{seed}.neg.all"] for seed in (0, 1)]
     assert overall["random"]["error"] == pytest.approx(np.mean(draws))

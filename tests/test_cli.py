@@ -90,6 +90,12 @@ def test_every_step_by_hand(tiny_folders, tmp_path, well):
     assert "1 of 3 interventions to run, 2 kept" in said
     assert pl.read_parquet(damaged).equals(before)
 
+    # sets of one dtype, evaluation in another
+    well("model", f"path:{folder}", "--dtype", "bfloat16", "--out", "half.json")
+    half = ["--model", "half.json", "--sets", "sets", "--ops", "ops", "--out-dir", "half"]
+    said = well("evaluate", "minimal-pairs", *names[:2], "--items", "pairs.parquet", *half)
+    assert "warning: wd-top-0.05.parquet was made with the model in float32, this is bfloat16" in said
+
 
 @pytest.mark.parametrize(
     ("arguments", "line"),

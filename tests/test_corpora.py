@@ -133,7 +133,7 @@ def test_a_data_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
         {"hub": str(tmp_path / "set"), "split": "train", "config": "other"},
         {"hub": "nobody/nothing", "split": "train", "documents": 3},
     ):
-        with pytest.raises(SubzeroError, match="corpus hub") as refused:
+        with pytest.raises(SubzeroError, match="hub data set") as refused:
             read_documents(**where)
         assert "\n" not in str(refused.value)
 

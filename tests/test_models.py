@@ -74,6 +74,28 @@ def test_a_folder_without_a_tokenizer_is_refused(tiny_folders, tmp_path):
         load_tokenizer(folder)
 
 
+class Evil:
+    def __reduce__(self):
+        return print, ("it ran",)
+
+
+def test_pickled_weights_may_hold_tensors_alone(tiny_folders, tmp_path, capfd):
+    """pytorch_model.bin is read, and one with anything else in it is refused before it runs."""
+    folder = shutil.copytree(tiny_folders(), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    model, _ = load(folder, "float32", "cpu")
+    whole, _ = load(tiny_folders(), "float32", "cpu")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    torch.save(weights | {"evil": Evil()}, folder / "pytorch_model.bin")
+    with pytest.raises(SubzeroError, match="the model cannot be read") as refused:
+        load(folder, "float32", "cpu")
+    assert "\n" not in str(refused.value)
+    assert "it ran" not in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_dtype_is_the_one_asked_for(tiny_folders, dtype):
     model, _ = load(tiny_folders(), dtype, "cpu")

@@ -57,6 +57,20 @@ def test_forward_tokens_are_those_of_the_default_run():
     assert forward_tokens(config) == 20480 + 17 * 12 * 512 + 5 * pairs
 
 
+def test_pairs_are_those_that_are_scored(tmp_path):
+    (tmp_path / "mine.csv").write_text("good,bad\na b,a c\na d,a e\n")
+    config = read("config.yaml")
+    without = forward_tokens(config | {"evaluation": config["evaluation"] | {"benchmarks": {}}})
+    for name, entry, pairs in [
+        ("blimp", {}, 67_000),
+        ("tse", {"per_paradigm": 150}, 22 * 150 - (150 - 140) - (150 - 120) - (150 - 144)),
+        ("mine", {"source": "pairs", "files": [str(tmp_path / "mine.csv")]}, 2),
+    ]:
+        raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+        raw["evaluation"]["benchmarks"] = {name: entry}
+        assert forward_tokens(check(raw, SCHEMA)) - without == 5 * 20 * pairs
+
+
 def test_a_plan_by_hand():
     config = read("config/paper.yaml")
     size = {"parameters": 1_000_000, "layers": 2, "neurons": 100}

@@ -73,29 +73,40 @@ def test_no_end_token_is_scored_and_bos_is_there_once(tiny):
 def test_a_difference_in_the_first_token_is_flagged_without_bos_and_counts_with_it(tiny):
     items = pl.DataFrame(
         {"item": [0, 1], "paradigm": ["p", "p"], "phenomenon": ["f", "f"], "good": ["Some wait", "Some wait"],
-         "bad": ["Most wait", "Some waits"]},
-        schema_overrides={"item": pl.Int32},
+         "bad": ["Most wait", "Some waits"], "intrusive": [None, None]},
+        schema_overrides={"item": pl.Int32, "intrusive": pl.String},
     )  # fmt: skip
-    without = pair_scores(items, "sum", *tiny(bos=False))
+    without = pair_scores(items, *tiny(bos=False))
     assert without["unscored_difference"].to_list() == [True, False]
-    with_bos = pair_scores(items, "sum", *tiny(bos=True))
+    with_bos = pair_scores(items, *tiny(bos=True))
     assert with_bos["unscored_difference"].to_list() == [False, False]
     assert without.schema == {name: column.dtype for name, column in PAIR_SCORES.items()}
 
 
-def test_what_decides_and_ties(tiny):
+def test_margins_by_sum_and_by_mean_and_the_third_member(tiny):
     model, tokenizer = tiny(bos=True)
     items = pl.DataFrame(
         {"item": [0, 1], "paradigm": ["p", "p"], "phenomenon": ["f", "f"], "good": [SENTENCES[2], SENTENCES[0]],
-         "bad": [SENTENCES[0], SENTENCES[0]]},
+         "bad": [SENTENCES[0], SENTENCES[0]], "intrusive": [None, SENTENCES[2]]},
         schema_overrides={"item": pl.Int32},
     )  # fmt: skip
     long, short = alone(model, tokenizer, SENTENCES[2]), alone(model, tokenizer, SENTENCES[0])
-    by_sum, by_mean = (pair_scores(items, decides, model, tokenizer) for decides in ("sum", "mean"))
-    assert by_sum["margin"][0] == pytest.approx(sum(long) - sum(short), abs=1e-4)
-    assert by_mean["margin"][0] == pytest.approx(np.mean(long) - np.mean(short), abs=1e-4)
-    assert by_sum["margin"][1] == 0
-    assert by_sum["correct"][1] is False
+    found = pair_scores(items, model, tokenizer)
+    assert found["margin_sum"].to_list() == [pytest.approx(sum(long) - sum(short), abs=1e-4), 0]
+    assert found["margin_mean"].to_list() == [pytest.approx(np.mean(long) - np.mean(short), abs=1e-4), 0]
+    assert found["intrusive_sum"].to_list() == [None, pytest.approx(sum(long), abs=1e-4)]
+    assert found["intrusive_tokens"].to_list() == [None, len(long)]
+
+
+def test_without_context_one_token_has_no_mean(tiny):
+    items = pl.DataFrame(
+        {"item": [0], "paradigm": ["p"], "phenomenon": ["f"], "good": ["S"], "bad": ["Some wait"],
+         "intrusive": [None]},
+        schema_overrides={"item": pl.Int32, "intrusive": pl.String},
+    )  # fmt: skip
+    found = pair_scores(items, *tiny(bos=False))
+    assert found["good_tokens"].item() == 0
+    assert found["margin_mean"].item() is None
 
 
 def test_sentences_that_cannot_be_scored_are_refused(tiny):

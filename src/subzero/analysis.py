@@ -57,11 +57,12 @@ def describe_intervention(name: str) -> dict:
     return row | {"condition": condition, "fraction": fraction, "seed": chosen.seed}
 
 
-def summarize_perplexity(results: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def summarize_perplexity(results: Mapping[str, pl.DataFrame], decides: str | None = None) -> pl.DataFrame:
     """Perplexity of each intervention.
 
     Args:
         results: intervention -> frame with a column surprisal (nats); `none` among them.
+        decides: of no meaning here.
 
     Returns:
         a frame with the columns of PERPLEXITIES, a row an intervention.
@@ -78,12 +79,13 @@ def summarize_perplexity(results: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     return _frame(rows, PERPLEXITIES)
 
 
-def summarize_pairs(results: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def summarize_pairs(results: Mapping[str, pl.DataFrame], decides: str = "sum") -> pl.DataFrame:
     """Errors of each intervention, overall, by phenomenon and by paradigm, tested against the untouched model.
 
     Args:
-        results: intervention -> frame with columns item, paradigm, phenomenon, margin, correct; `none` among them, all
-            with the same items.
+        results: intervention -> frame with columns item, paradigm, phenomenon, margin_sum and margin_mean; `none` among
+            them, all with the same items.
+        decides: sum or mean, what the members of a pair are compared by.
 
     Returns:
         a frame with the columns of ACCURACIES, a row an intervention and group.
@@ -91,6 +93,11 @@ def summarize_pairs(results: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     Raises:
         SubzeroError: an intervention was evaluated on other items.
     """
+    margin = pl.col(f"margin_{decides}")
+    results = {
+        name: items.with_columns(margin=margin, correct=(margin > 0).fill_null(False))
+        for name, items in results.items()
+    }
     baseline = results[UNTOUCHED].select("item", before="correct")
     rows = []
     for name, items in results.items():
@@ -135,7 +142,7 @@ def _frame(rows: list[dict], schema) -> pl.DataFrame:
 
 
 SUMMARIES: dict[str, tuple] = {  # key: as in BENCHMARKS; (function, columns)
-    "minimal-pairs": (summarize_pairs, ACCURACIES),
+    "pairs": (summarize_pairs, ACCURACIES),
     "perplexity": (summarize_perplexity, PERPLEXITIES),
 }
 
@@ -153,7 +160,7 @@ FIG3A = {
 }
 FIG3C = {
     "model": Column(pl.String(), "the model's label"),
-    "group": Column(pl.String(), "phenomenon, or overall"),
+    "group": Column(pl.String(), "phenomenon or overall; of several benchmarks, the benchmark, overall"),
     "condition": Column(pl.String(), "which neurons are clamped; none for the untouched model"),
     "error": Column(pl.Float64(), "share of minimal pairs not correct, mean over draws", "fraction"),
     "lower": Column(pl.Float64(), "lower end of the 95 % Wilson interval over pairs (mean over draws)", "fraction"),
@@ -195,13 +202,17 @@ def error_by_condition(summaries: Mapping[str, pl.DataFrame], op: str, fraction:
     """Figure 3c: grammar errors of the untouched model and under the clamp of one fraction.
 
     Args:
-        summaries: a model's label -> frame with the columns of ACCURACIES.
+        summaries: a model's label -> frame with the columns of ACCURACIES, and benchmark.
         op: the operation shown.
         fraction: the headline fraction; file sets, which have none, are shown too.
 
     Returns:
-        a frame with the columns of FIG3C, groups overall and phenomena.
+        a frame with the columns of FIG3C, groups overall and phenomena; where there are several benchmarks, these.
     """
+    benchmarks = {name for rows in summaries.values() for name in rows["benchmark"]}
+    if len(benchmarks) > 1:
+        overall = pl.col("grouping") == "overall"
+        summaries = {label: rows.filter(overall).with_columns(group="benchmark") for label, rows in summaries.items()}
     wanted = pl.col("fraction").is_null() | ((pl.col("fraction") - fraction).abs() < 1e-12)
     return _panel(
         summaries,
@@ -233,7 +244,7 @@ def _panel(summaries: Mapping[str, pl.DataFrame], schema, rows_of: Callable) -> 
     )
 
 
-PANELS = {  # figure and panel: (columns, benchmark whose summaries it shows, function of them, the op and the fraction)
+PANELS = {  # figure and panel: (columns, kind of benchmark whose summaries it shows, function of them, op, fraction)
     "fig3a": (FIG3A, "perplexity", lambda summaries, op, fraction: perplexity_by_fraction(summaries, op)),
-    "fig3c": (FIG3C, "minimal-pairs", error_by_condition),
+    "fig3c": (FIG3C, "pairs", error_by_condition),
 }

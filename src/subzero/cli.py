@@ -316,31 +316,34 @@ def op(
 
 @app.command()
 def items(
-    benchmark: Annotated[str, typer.Argument(help="minimal-pairs.")],
+    benchmark: Annotated[str, typer.Argument(help="Its name in config.yaml.")],
     out: Out,
-    per_paradigm: Annotated[int, typer.Option(help="Pairs of each paradigm.")] = 30,
+    source: Annotated[
+        str | None, typer.Option(help="minimal-pairs, blimp, tse or pairs; its name if not given.")
+    ] = None,
+    file: Annotated[list[Path] | None, typer.Option(help="Pairs, or a folder of them; repeat for more.")] = None,
+    per_paradigm: Annotated[int | None, typer.Option(help="Most pairs of each paradigm.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    text: Annotated[str, typer.Option(help="published, or sentence: with a capital and a full stop.")] = "published",
     grammar: Annotated[str, typer.Option(help="Hash of the grammar's data, recorded; rules pass it.")] = "",
     code: Code = BY_HAND,
 ) -> None:
-    """Draw a benchmark's items: minimal pairs from the built-in grammar."""
-    from subzero.benchmarks import DRAWS
+    """Collect a benchmark's items: minimal pairs, drawn from the built-in grammar, published, or your own."""
+    from subzero.benchmarks import read_items
     from subzero.grammar import ITEMS, grammar_hash
 
-    frame = _row(DRAWS, benchmark, "benchmark")(per_paradigm, seed)
-    made_of = provenance(
-        "items",
-        code,
-        settings={"benchmark": benchmark, "per_paradigm": per_paradigm, "seed": seed},
-        inputs={"grammar": grammar or grammar_hash()},
-    )
+    settings = {"source": source or benchmark, "per_paradigm": per_paradigm, "seed": seed, "text": text}
+    frame = read_items(settings["source"], file or [], per_paradigm, seed, text)
+    drawn = {"grammar": grammar or grammar_hash()} if settings["source"] == "minimal-pairs" else {}
+    settings |= {"benchmark": benchmark, "files": [str(f) for f in file or []]}
+    made_of = provenance("items", code, settings=settings, inputs=drawn)
     write_parquet(frame, out, ITEMS, made_of)
     print(f"{benchmark}: {frame.height:,} pairs in {frame['paradigm'].n_unique()} paradigms")
 
 
 @app.command()
 def evaluate(
-    benchmark: Annotated[str, typer.Argument(help="minimal-pairs, or perplexity/CORPUS.")],
+    benchmark: Annotated[str, typer.Argument(help="A grammar benchmark's name, or perplexity/CORPUS.")],
     names: Annotated[list[str], typer.Argument(help="Interventions: none, wd-top-0.01.neg.all, ...")],
     model: ModelFile,
     items: Annotated[Path, typer.Option(help="The benchmark's items, or the windows of the corpus.")],
@@ -355,13 +358,13 @@ def evaluate(
     """Evaluate a model under many interventions, loaded once; results that are there and still right are kept."""
     from contextlib import nullcontext
 
-    from subzero.benchmarks import BENCHMARKS
+    from subzero.benchmarks import BENCHMARKS, kind
     from subzero.interventions import intervene
     from subzero.models import read_model
     from subzero.names import parse_intervention, parse_layers
     from subzero.selection import SETS
 
-    row = _row(BENCHMARKS, benchmark.partition("/")[0], "benchmark")
+    row = BENCHMARKS[kind(benchmark)]
     described = read_model(model)
     frame, metadata = read_parquet(items, row.items), read_metadata(items)
     partial = out_dir / ".partial" / benchmark
@@ -416,28 +419,31 @@ def evaluate(
 
 @app.command()
 def summarize(
-    benchmark: Annotated[str, typer.Argument(help="minimal-pairs, or perplexity/CORPUS.")],
+    benchmark: Annotated[str, typer.Argument(help="A grammar benchmark's name, or perplexity/CORPUS.")],
     names: Annotated[list[str], typer.Argument(help="Interventions, `none` among them.")],
     evaluation: Annotated[Path, typer.Option(help="Folder of the results: INTERVENTION/BENCHMARK.parquet.")],
     out: Out,
+    decides: Annotated[str, typer.Option(help="What the members of a pair are compared by, sum or mean.")] = "sum",
     code: Code = BY_HAND,
 ) -> None:
     """Summarize a benchmark's item-level results over interventions."""
     from subzero.analysis import SUMMARIES
-    from subzero.benchmarks import BENCHMARKS
+    from subzero.benchmarks import BENCHMARKS, kind
 
-    key = benchmark.partition("/")[0]
-    function, schema = _row(SUMMARIES, key, "benchmark")
+    if decides not in ("sum", "mean"):
+        raise SubzeroError(f"--decides {decides!r}; allowed: sum, mean")
+    key = kind(benchmark)
+    function, schema = SUMMARIES[key]
     paths = {name: evaluation / name / f"{benchmark}.parquet" for name in names}
     metadata = {name: read_metadata(path) for name, path in paths.items()}
     depends = metadata["none"]["depends"]
-    frame = function({name: read_parquet(path, BENCHMARKS[key].scores) for name, path in paths.items()})
+    frame = function({name: read_parquet(path, BENCHMARKS[key].scores) for name, path in paths.items()}, decides)
     made_of = provenance(
         "summary",
         code,
         model=depends["model"],
         corpus=depends["corpus"],
-        settings={"benchmark": benchmark, "interventions": names},
+        settings={"benchmark": benchmark, "interventions": names, "decides": decides},
         inputs={name: found["content"] for name, found in metadata.items()},
         made=metadata["none"]["made"],
     )
@@ -447,30 +453,34 @@ def summarize(
 @app.command()
 def panel(
     name: Annotated[str, typer.Argument(help="Figure and panel, such as fig3a.")],
-    summaries: Annotated[list[Path], typer.Argument(help="One a model, as `subzero summarize` writes them.")],
-    label: Annotated[list[str], typer.Option(help="What the figure calls the model; once a summary, in order.")],
+    summaries: Annotated[list[Path], typer.Argument(help="As `subzero summarize` writes them, by model.")],
+    label: Annotated[list[str], typer.Option(help="What the figure calls its model; once a summary, in order.")],
     op: Annotated[str, typer.Option(help="Operation shown.")],
     fraction: Annotated[str, typer.Option(help="Headline fraction.")],
     out: Out,
     code: Code = BY_HAND,
 ) -> None:
     """Make the frame that a figure's panel draws."""
+    import polars as pl
+
     from subzero.analysis import PANELS, SUMMARIES
 
     if len(label) != len(summaries):
         raise SubzeroError(f"--label is given {len(label)} times; allowed: once for each of {len(summaries)} summaries")
-    schema, benchmark, function = _row(PANELS, name, "panel")
-    frames = {name: read_parquet(path, SUMMARIES[benchmark][1]) for name, path in zip(label, summaries, strict=True)}
-    metadata = {name: read_metadata(path) for name, path in zip(label, summaries, strict=True)}
-    made_of = provenance(
-        "panel",
-        code,
-        model={label: found["depends"]["model"] for label, found in metadata.items()},
-        corpus={label: found["depends"]["corpus"] for label, found in metadata.items()},
-        settings={"panel": name, "op": op, "fraction": fraction},
-        inputs={label: found["content"] for label, found in metadata.items()},
-    )
-    write_parquet(function(frames, op, float(fraction)), out, schema, made_of)
+    schema, shown, function = _row(PANELS, name, "panel")
+    frames: dict[str, list] = {}
+    made_of: dict[str, dict] = {"model": {}, "corpus": {}, "inputs": {}}
+    for model, path in zip(label, summaries, strict=True):
+        found = read_metadata(path)
+        benchmark = found["depends"]["settings"]["benchmark"]
+        frames.setdefault(model, []).append(
+            read_parquet(path, SUMMARIES[shown][1]).with_columns(benchmark=pl.lit(benchmark))
+        )
+        made_of["model"][model], made_of["corpus"][model] = found["depends"]["model"], found["depends"]["corpus"]
+        made_of["inputs"][f"{model}: {benchmark}"] = found["content"]
+    settings = {"panel": name, "op": op, "fraction": fraction}
+    rows = function({model: pl.concat(parts) for model, parts in frames.items()}, op, float(fraction))
+    write_parquet(rows, out, schema, provenance("panel", code, settings=settings, **made_of))
 
 
 @app.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from subzero.benchmarks import DRAWS
+from subzero.benchmarks import READERS, SUITES, pair_files
 from subzero.corpora import HALVES, NAMED
 from subzero.errors import SubzeroError, near_miss
 from subzero.figures import STYLES
@@ -139,8 +139,8 @@ def _own_problems(config: dict) -> Iterator[str]:
     yield from _not_one_of("selection.statistic", selection["statistic"], RANKED)
     for number, op in enumerate(evaluation["ops"]):
         yield from _not_one_of(f"evaluation.ops[{number}]", op, OPS)
-    for name in evaluation["benchmarks"]:
-        yield from _not_one_of("evaluation.benchmarks", name, DRAWS)
+    for name, entry in evaluation["benchmarks"].items():
+        yield from _benchmark_problems(f"evaluation.benchmarks.{name}", name, entry)
     yield from _not_one_of("figures.style", config["figures"]["style"], STYLES)
 
     fractions = []
@@ -198,6 +198,29 @@ def _corpus_problems(key: str, entry: dict) -> Iterator[str]:
         yield f"{key}.split is {entry['split']!r}; allowed: null, since there are no splits in {source or 'files'}"
     if entry["config"] and not entry["hub"]:
         yield f"{key}.config is {entry['config']!r}; allowed: null, since only hub data sets have configurations"
+
+
+def _benchmark_problems(key: str, name: str, entry: dict) -> Iterator[str]:
+    """Where a grammar benchmark comes from, and files that are not there."""
+    if name == "perplexity":
+        yield f"{key} is a bad name; allowed: any other, since perplexity is always measured"
+    elif entry["source"] is None and name not in SUITES:
+        yield from _not_one_of("evaluation.benchmarks", name, SUITES)
+    elif entry["source"] not in (None, *SUITES):
+        yield from _not_one_of(f"{key}.source", entry["source"], SUITES)
+    else:
+        suite = SUITES[entry["source"] or name]
+        if suite.draw and entry["files"]:
+            yield f"{key}.files is {entry['files']}; allowed: [], its pairs being drawn; for yours set source: pairs"
+            return
+        if not suite.draw and not suite.rows and not entry["files"]:
+            yield f"{key}.files is []; allowed: at least one file or folder of pairs"
+    for number, place in enumerate(entry["files"]):
+        where = f"{key}.files[{number}] is {place!r}"
+        if not Path(place).exists():
+            yield f"{where}; allowed: a file or folder that is there, seen from {Path.cwd()}"
+        elif not any(path.suffix in READERS for path in pair_files([place])):
+            yield f"{where}; allowed: names ending in {', '.join(READERS)}, or a folder of such files"
 
 
 def _model_problems(config: dict, here: bool) -> Iterator[str]:
@@ -264,8 +287,13 @@ def _missing_files(config: dict) -> Iterator[str]:
 
 
 def _resolve(config: dict) -> dict:
-    """Fractions in their one spelling, in rising order and each once; labels and figures' models named."""
+    """Fractions in their one spelling, in rising order and each once; what stands for a null named."""
     selection = config["selection"]
+    for name, entry in config["evaluation"]["benchmarks"].items():
+        entry["source"] = entry["source"] or name
+        suite = SUITES[entry["source"]]
+        entry["decides"] = entry["decides"] or suite.decides
+        entry["per_paradigm"] = entry["per_paradigm"] or suite.per_paradigm
     selection["fractions"] = sorted({fraction_name(f) for f in selection["fractions"]}, key=float)
     selection["headline"] = fraction_name(selection["headline"])
     for name, model in config["models"].items():

@@ -9,6 +9,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,8 +118,8 @@ def articles(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _wikitext(size: int) -> Callable:
     def pages(split, documents):
-        rows = _hub_rows("Salesforce/wikitext", f"wikitext-{size}-raw-v1", split, "text", stream=documents is not None)
-        return articles(text for _, text in rows)
+        rows = hub_rows("Salesforce/wikitext", f"wikitext-{size}-raw-v1", split, stream=documents is not None)
+        return articles(row["text"] for row in rows)
 
     return pages
 
@@ -153,21 +154,45 @@ NAMED = {
 # Texts of the user
 
 
-def _hub_rows(
-    hub: str, config: str | None, split: str | None, field: str, stream: bool = False
-) -> Iterator[tuple[str, str]]:
-    """(number, text) of the rows of a data set on the hub, or in a folder as `datasets` reads one."""
+def hub_rows(hub: str, config: str | None, split: str | None, stream: bool = False) -> Iterator[dict]:
+    """The rows of a data set on the hub, or in a folder as `datasets` reads one.
+
+    Raises:
+        SubzeroError: it cannot be had; one line.
+    """
     import datasets
 
-    where = f"corpus hub {hub!r}"
+    with _one_line(f"hub data set {hub!r}"):
+        yield from datasets.load_dataset(hub, config, split=split, streaming=stream)
+
+
+def hub_configurations(hub: str) -> list[str]:
+    """The configurations of a data set on the hub, or in a folder.
+
+    Raises:
+        SubzeroError: it cannot be had; one line.
+    """
+    import datasets
+
+    with _one_line(f"hub data set {hub!r}"):
+        return datasets.get_dataset_config_names(hub)
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """One line of whatever the library raises, which is of many kinds, from the network up."""
     try:
-        found = datasets.load_dataset(hub, config, split=split, streaming=stream)
-        for number, row in enumerate(found):
-            yield str(number), _text(row, field, f"{where}, row {number}")
-    except SubzeroError:
-        raise
-    except Exception as error:  # the library raises many kinds, from the network up
+        yield
+    except Exception as error:
         raise SubzeroError(f"{where}: {_first_line(error)}") from error
+
+
+def _hub_texts(
+    hub: str, config: str | None, split: str | None, field: str, stream: bool = False
+) -> Iterator[tuple[str, str]]:
+    """(number, text) of the rows of a data set."""
+    for number, row in enumerate(hub_rows(hub, config, split, stream)):
+        yield str(number), _text(row, field, f"hub data set {hub!r}, row {number}")
 
 
 def _text(row: dict, field: str, where: str) -> str:
@@ -188,16 +213,26 @@ def _text_rows(path: Path, field: str) -> Iterator[tuple[str, str]]:
     yield path.name, path.read_text(encoding="utf-8-sig")
 
 
+def json_lines(path: Path) -> Iterator[tuple[int, object]]:
+    """(line, content) of a JSONL file; blank lines are left out.
+
+    Raises:
+        SubzeroError: not UTF-8, or a line is no JSON.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, json.loads(line)
+    except UnicodeDecodeError as error:
+        raise SubzeroError(f"file {path}: not readable as UTF-8 text ({error})") from error
+    except ValueError as error:
+        raise SubzeroError(f"file {path}, line {number}: not JSON ({error})") from error
+
+
 def _json_rows(path: Path, field: str) -> Iterator[tuple[str, str]]:
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{path.name}:{number}"
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise SubzeroError(f"corpus file {path}, line {number}: not JSON ({error})") from error
-                yield where, _text(row, field, f"corpus file {path}, line {number}")
+    for number, row in json_lines(path):
+        yield f"{path.name}:{number}", _text(row, field, f"corpus file {path}, line {number}")
 
 
 def _parquet_rows(path: Path, field: str) -> Iterator[tuple[str, str]]:
@@ -261,7 +296,7 @@ def read_documents(
     if source is not None:
         found, plain = NAMED[source].pages(split, documents), NAMED[source].plain
     elif hub is not None:
-        found, plain = _hub_rows(hub, config, split, field, stream=documents is not None), _unchanged
+        found, plain = _hub_texts(hub, config, split, field, stream=documents is not None), _unchanged
     else:
         found, plain = _file_rows(files, field), _unchanged
     if documents is None:

@@ -44,7 +44,11 @@ LOOK = {
     "wd-bottom": {"color": "#56B4E9", "marker": "v", "label": "bottom by WD"},
     "random": {"color": "#0072B2", "marker": "s", "label": "random"},
 }
-NAMES = {"npi": "NPI"}  # phenomena whose names are not read as written
+NAMES = {  # phenomena and benchmarks whose names are not read as written
+    "npi": "NPI",
+    "blimp": "BLiMP",
+    "tse": "TSE",
+}
 _REST = ("#009E73", "#CC79A7", "#E69F00", "#000000")
 
 
@@ -83,11 +87,11 @@ def perplexity_by_fraction(ax, rows: pl.DataFrame) -> None:
 
 
 def error_by_condition(ax, rows: pl.DataFrame) -> None:
-    """Figure 3c: share of minimal pairs that a model gets wrong, by phenomenon.
+    """Figure 3c: share of minimal pairs that a model gets wrong, by phenomenon or by benchmark.
 
     rows: group, condition, error, lower, upper (0-1), pairs; drawn in percent.
     """
-    groups = ["overall", *(g for g in rows["group"].unique(maintain_order=True) if g != "overall")]
+    groups = sorted(rows["group"].unique(maintain_order=True), key=lambda group: group != "overall")
     styles = looks(rows["condition"].unique())
     width = 0.8 / len(styles)
     for number, (condition, look) in enumerate(styles.items()):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from subzero.batches import BYTES
+from subzero.benchmarks import SUITES, read_items
 from subzero.configuration import interventions
-from subzero.grammar import minimal_pairs
 
 WHOLE_CORPUS = 300_000  # tokens taken for a corpus used whole: WikiText-2 test and validation have 250,000 to 300,000
 SENTENCE = 10  # tokens of a minimal pair's member, about
@@ -22,13 +22,17 @@ def forward_tokens(config: Mapping, whole: int = WHOLE_CORPUS) -> int:
     selection, evaluation = config["selection"], config["evaluation"]
     text = evaluation["perplexity"]
     length = text["windows"] * text["window"] if text["windows"] else whole
-    pairs = sum(
-        2 * SENTENCE * row["per_paradigm"] * minimal_pairs(1, 0)["paradigm"].n_unique()
-        for row in evaluation["benchmarks"].values()
-    )
+    sentences = sum(2 * _pairs(entry) for entry in evaluation["benchmarks"].values())
     extracted = config["statistics"]["tokens"] or whole
     everything, headline = (interventions(config, f) for f in (selection["fractions"], [selection["headline"]]))
-    return extracted + length * len(everything) + pairs * len(headline)
+    return extracted + length * len(everything) + sentences * SENTENCE * len(headline)
+
+
+def _pairs(entry: Mapping) -> int:
+    """Pairs of a benchmark; those that would be fetched are counted as they are published."""
+    if SUITES[entry["source"]].published and not entry["files"]:
+        return sum(min(count, entry["per_paradigm"] or count) for count in SUITES[entry["source"]].published)
+    return read_items(*(entry[key] for key in ("source", "files", "per_paradigm", "seed"))).height
 
 
 def jobs(config: Mapping) -> int:

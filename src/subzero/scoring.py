@@ -36,10 +36,12 @@ PAIR_SCORES = {
         pl.Float64(), "log-probability of the grammatical member, summed over its scored tokens", "nats"
     ),
     "bad_sum": Column(pl.Float64(), "the same of the ungrammatical member", "nats"),
+    "intrusive_sum": Column(pl.Float64(), "the same of the intrusive member; mostly null", "nats"),
     "good_tokens": Column(pl.Int32(), "scored tokens of the grammatical member", "tokens"),
     "bad_tokens": Column(pl.Int32(), "scored tokens of the ungrammatical member", "tokens"),
-    "margin": Column(pl.Float64(), "good less bad, by what decides (sum, or mean over tokens)", "nats"),
-    "correct": Column(pl.Boolean(), "margin above 0; a tie is not correct"),
+    "intrusive_tokens": Column(pl.Int32(), "scored tokens of the intrusive member; mostly null", "tokens"),
+    "margin_sum": Column(pl.Float64(), "good less bad, summed over tokens; correct above 0, a tie is not", "nats"),
+    "margin_mean": Column(pl.Float64(), "good less bad, mean over tokens; null where nothing is scored", "nats"),
     "unscored_difference": Column(pl.Boolean(), "the members differ in a first token that has no context"),
 }
 
@@ -181,32 +183,29 @@ def _encode(tokenizer, sentences: Sequence[str]) -> tuple[list[list[int]], bool]
     return [[tokenizer.bos_token_id, *ids] if context else list(ids) for ids in encoded], context
 
 
-def pair_scores(items: pl.DataFrame, decides: str, model, tokenizer, batch_tokens: int = 1024, advance=lambda n: None):
-    """Both members of every minimal pair, scored.
+def pair_scores(items: pl.DataFrame, model, tokenizer, batch_tokens: int = 1024, advance=lambda n: None):
+    """All members of every minimal pair, scored. What decides, sum or mean, is for the summary to choose.
 
     Args:
-        items: columns item, paradigm, phenomenon, good, bad.
-        decides: sum or mean, what the members are compared by.
+        items: columns item, paradigm, phenomenon, good, bad, intrusive (null where there is none).
         model, tokenizer, batch_tokens, advance: as in `sentence_scores`.
 
     Returns:
         a frame with the columns of PAIR_SCORES.
     """
-    scores = sentence_scores(model, tokenizer, [*items["good"], *items["bad"]], batch_tokens, advance)
-    good, bad = scores.head(items.height), scores.tail(items.height)
-    frame = items.select("item", "paradigm", "phenomenon").with_columns(
-        good_sum=good["sum"],
-        bad_sum=bad["sum"],
-        good_tokens=good["tokens"],
-        bad_tokens=bad["tokens"],
-        unscored_difference=(good["first"] != bad["first"]).fill_null(False),
-    )
-    by = {
-        "sum": pl.col("good_sum") - pl.col("bad_sum"),
-        "mean": pl.col("good_sum") / pl.col("good_tokens") - pl.col("bad_sum") / pl.col("bad_tokens"),
-    }
-    return (
-        frame.with_columns(margin=by[decides])
-        .with_columns(correct=(pl.col("margin") > 0).fill_null(False))
-        .select(pl.col(name).cast(column.dtype) for name, column in PAIR_SCORES.items())
-    )
+    members = pl.concat(
+        items.select("item", sentence=member, member=pl.lit(member)) for member in ("good", "bad", "intrusive")
+    ).drop_nulls("sentence")
+    scores = sentence_scores(model, tokenizer, members["sentence"].to_list(), batch_tokens, advance)
+    scored = pl.concat([members, scores], how="horizontal")
+    frame = items.select("item", "paradigm", "phenomenon")
+    for member in ("good", "bad", "intrusive"):
+        rows = scored.filter(pl.col("member") == member).drop("sentence", "member")
+        named = rows.rename({name: f"{member}_{name}" for name in scores.columns})
+        frame = frame.join(named, on="item", how="left", validate="1:1", maintain_order="left")
+    mean = {member: pl.col(f"{member}_sum") / pl.col(f"{member}_tokens") for member in ("good", "bad")}
+    return frame.with_columns(
+        margin_sum=pl.col("good_sum") - pl.col("bad_sum"),
+        margin_mean=pl.when(pl.min_horizontal("good_tokens", "bad_tokens") > 0).then(mean["good"] - mean["bad"]),
+        unscored_difference=(pl.col("good_first") != pl.col("bad_first")).fill_null(False),
+    ).select(pl.col(name).cast(column.dtype) for name, column in PAIR_SCORES.items())

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from subzero.analysis import PANELS
+from subzero.benchmarks import kind, pair_files
 from subzero.configuration import check, corpora, file_sets, interventions, read, sets
 from subzero.errors import SubzeroError
 from subzero.figures import FIGURES
@@ -48,6 +49,7 @@ wildcard_constraints:
     format="pdf|png|svg",
 
 
+PAIRS = config["evaluation"]["benchmarks"]
 HEADLINE = interventions(config, [config["selection"]["headline"]])
 ALL = interventions(config, config["selection"]["fractions"])
 CORPUS = config["statistics"]["corpus"]
@@ -66,16 +68,25 @@ def family(wildcards):
     return json.loads(path.read_text())["family"] if path.is_file() else "unresolved"
 
 
-def options(corpus, *keys):
-    """Options of a command from the keys of a corpus, those that have their default left out; a list's once an entry."""
-    known = schema["properties"]["corpora"]["additionalProperties"]["properties"]
+def options(entry, place, *keys):
+    """Options of a command from an entry's keys, those that have their default left out; a list's once an item."""
+    known = place["additionalProperties"]["properties"]
     given = []
     for key in keys:
-        value = config["corpora"][corpus][key]
+        value = entry[key]
         if value != known[key]["default"]:
             values, name = (value, key.removesuffix("s")) if isinstance(value, list) else ([value], key)
             given += [f"--{name.replace('_', '-')} {shlex.quote(str(each))}" for each in values]
     return " ".join(given)
+
+
+def corpus_options(name, *keys):
+    return options(config["corpora"][name], schema["properties"]["corpora"], *keys)
+
+
+def benchmark_options(name, *keys):
+    place = schema["properties"]["evaluation"]["properties"]["benchmarks"]
+    return options(PAIRS[name], place, *keys)
 
 
 def text_names(corpus):
@@ -103,14 +114,9 @@ def cut(wildcards):
     return {"window": perplexity["window"], "count": perplexity["windows"]}
 
 
-def benchmark_key(wildcards):
-    """The benchmark's key in its tables: perplexity, whatever the corpus."""
-    return wildcards.benchmark.partition("/")[0]
-
-
 def evaluation_code(wildcards):
     """The op's row is left out: its record is an input, so that one op's code re-runs only what uses it."""
-    rows = {"SOURCES": [scheme(wildcards)], "FAMILIES": [family(wildcards)], "BENCHMARKS": [benchmark_key(wildcards)]}
+    rows = {"SOURCES": [scheme(wildcards)], "FAMILIES": [family(wildcards)], "BENCHMARKS": [kind(wildcards.benchmark)]}
     return fingerprint("evaluate", OPS=[], **rows)
 
 
@@ -121,28 +127,30 @@ def set_files(names):
 
 def interventions_of(wildcards):
     """Perplexity is measured under all interventions, minimal pairs under those of the headline fraction."""
-    return ALL if wildcards.benchmark.startswith("perplexity/") else HEADLINE
+    return ALL if kind(wildcards.benchmark) == "perplexity" else HEADLINE
 
 
 FOLDER = "figures" if config["run"] == "default" else f"figures/{config['run']}"
 
 
+def shown(wildcards):
+    """What a panel shows: for each of its models, at its last revision, the benchmarks of the panel's kind."""
+    perplexity = f"perplexity/{config['evaluation']['perplexity']['corpus']}"
+    of_kind = {"perplexity": [perplexity], "pairs": list(PAIRS)}[PANELS[wildcards.figure + wildcards.panel][1]]
+    for name in config["figures"][wildcards.figure]["models"]:
+        for benchmark in of_kind:
+            yield name, config["models"][name]["revisions"][-1], benchmark
+
+
 def summaries(wildcards):
-    """The summaries that a panel shows, one a model: of its last revision."""
-    shown = PANELS[f"{wildcards.figure}{wildcards.panel}"][1]
-    if shown == "perplexity":
-        shown = f"{shown}/{config['evaluation']['perplexity']['corpus']}"
-    return [
-        f"results/{model}/{config['models'][model]['revisions'][-1]}/summary/{config['run']}/{shown}.parquet"
-        for model in config["figures"][wildcards.figure]["models"]
-    ]
+    """The summaries that a panel shows."""
+    return [f"results/{name}/{last}/summary/{config['run']}/{b}.parquet" for name, last, b in shown(wildcards)]
 
 
 def panel_labels(wildcards):
-    """What the figure calls its models."""
-    models = {name: config["models"][name] for name in config["figures"][wildcards.figure]["models"]}
-    lasts = {name: model["revisions"][-1] for name, model in models.items()}
-    return [m["label"] if lasts[name] == "main" else f"{m['label']}, {lasts[name]}" for name, m in models.items()]
+    """What the figure calls the model of each summary."""
+    labels = [(config["models"][name]["label"], last) for name, last, _ in shown(wildcards)]
+    return [label if last == "main" else f"{label}, {last}" for label, last in labels]
 
 
 def drawn(figure):

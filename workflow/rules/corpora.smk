@@ -19,7 +19,7 @@ rule corpus:
         mem_mb=1000,
     params:
         code=lambda w: fingerprint("corpus", NAMED=text_names(w.name)),
-        text=lambda w: options(w.name, "source", "hub", "config", "split", "field", "documents", "files"),
+        text=lambda w: corpus_options(w.name, "source", "hub", "config", "split", "field", "documents", "files"),
     shell:
         r"""
         subzero corpus {wildcards.name:q} {params.text} --code {params.code} \
@@ -45,7 +45,7 @@ rule tokenize:
         half=lambda w: half(w),
         window=lambda w: cut(w)["window"],
         windows=lambda w: "" if cut(w)["count"] is None else f"--count {cut(w)['count']}",
-        joined=lambda w: options(whole(w), "by", "separator", "special_tokens"),
+        joined=lambda w: corpus_options(whole(w), "by", "separator", "special_tokens"),
     shell:
         r"""
         subzero tokenize {input.documents:q} --model {input.model:q} {params.half} \

@@ -20,24 +20,26 @@ rule op:
 
 
 rule items:
-    """Draw a benchmark's minimal pairs."""
+    """Collect a benchmark's minimal pairs: drawn, published, or the user's own."""
+    input:
+        lambda w: pair_files(PAIRS[w.benchmark]["files"]),
     output:
         "results/items/{benchmark}.parquet",
     log:
         "logs/items/{benchmark}.log",
     wildcard_constraints:
-        benchmark="|".join(map(re.escape, config["evaluation"]["benchmarks"])) or "$^",
+        benchmark="|".join(map(re.escape, PAIRS)),
     conda:
         "../../envs/text.yaml"
+    resources:
+        mem_mb=1000,
     params:
-        code=lambda w: fingerprint("items", DRAWS=[w.benchmark]),
-        grammar=grammar_hash(),
-        per_paradigm=lambda w: config["evaluation"]["benchmarks"][w.benchmark]["per_paradigm"],
-        seed=lambda w: config["evaluation"]["benchmarks"][w.benchmark]["seed"],
+        code=lambda w: fingerprint("items", SUITES=[PAIRS[w.benchmark]["source"]]),
+        grammar=lambda w: f"--grammar {grammar_hash()}" if PAIRS[w.benchmark]["source"] == "minimal-pairs" else "",
+        pairs=lambda w: benchmark_options(w.benchmark, "source", "per_paradigm", "seed", "text", "files"),
     shell:
         r"""
-        subzero items {wildcards.benchmark} --per-paradigm {params.per_paradigm} \
-            --seed {params.seed} --grammar {params.grammar} --code {params.code} \
+        subzero items {wildcards.benchmark:q} {params.pairs} {params.grammar} --code {params.code} \
             --out {output:q} 2>&1 | tee {log:q}
         """
 
@@ -56,7 +58,7 @@ rule evaluate_pairs:
     benchmark:
         f"logs/{{model}}/{{revision}}/evaluation/{CORPUS}/{{benchmark}}.tsv"
     wildcard_constraints:
-        benchmark="|".join(map(re.escape, config["evaluation"]["benchmarks"])) or "$^",
+        benchmark="|".join(map(re.escape, PAIRS)),
     conda:
         "../../envs/torch.yaml"
     threads: 8
@@ -103,11 +105,12 @@ rule summarize:
     resources:
         mem_mb=2000,
     params:
-        code=lambda w: fingerprint("summarize", SUMMARIES=[benchmark_key(w)], BENCHMARKS=[benchmark_key(w)]),
+        code=lambda w: fingerprint("summarize", SUMMARIES=[kind(w.benchmark)], BENCHMARKS=[kind(w.benchmark)]),
+        decides=lambda w: f"--decides {PAIRS[w.benchmark]['decides']}" if w.benchmark in PAIRS else "",
         names=lambda w: interventions_of(w),
         folder=EVALUATION,
     shell:
         r"""
         subzero summarize {wildcards.benchmark:q} {params.names} --evaluation {params.folder:q} \
-            --code {params.code} --out {output:q} 2>&1 | tee {log:q}
+            {params.decides} --code {params.code} --out {output:q} 2>&1 | tee {log:q}
         """
