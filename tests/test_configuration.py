@@ -63,7 +63,12 @@ MISTAKES = [
     ("statistics.tokens", 100, "statistics.tokens is 100", "at least one window, 512"),
     ("statistics.tokens", 2.5, "statistics.tokens is 2.5", "whole number"),
     ("statistics.tokens", True, "statistics.tokens is True", "whole number"),
-    ("statistics.store", "ful", "statistics.store is 'ful'", "allowed: full. Did you mean 'full'?"),
+    (
+        "statistics.store",
+        "ful",
+        "statistics.store is 'ful'",
+        "allowed: full, temp, fused, sketch. Did you mean 'full'?",
+    ),
     ("selection.statistic", "wdd", "selection.statistic is 'wdd'", "Did you mean 'wd'?"),
     ("selection.fractions", [0.01, 1.5], "selection.fractions[1] is 1.5", "above 0 and below 1"),
     ("selection.fractions", [0.01, "x"], "selection.fractions[1] is 'x'", "above 0 and below 1"),

@@ -71,6 +71,19 @@ def test_pairs_are_those_that_are_scored(tmp_path):
         assert forward_tokens(check(raw, SCHEMA)) - without == 5 * 20 * pairs
 
 
+@pytest.mark.parametrize(("store", "bytes_each"), [("temp", 2), ("fused", 0), ("sketch", 0)])
+def test_what_is_kept_decides_the_disk(store, bytes_each):
+    raw = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
+    raw["statistics"] |= {"store": store, "precision": "float16"}
+    config = check(raw, SCHEMA)
+    size = {"parameters": 1_000_000, "layers": 2, "neurons": 100}
+    row = plan(config, dict.fromkeys(config["models"], size), 1e9, 1000).filter(model="llama-3.1-8b").row(0, named=True)
+    assert row["disk_bytes"] == 1000 * 2 * 100 * bytes_each + 2_000_000
+    assert row["jobs"] == jobs(check(raw | {"statistics": raw["statistics"] | {"store": "full"}}, SCHEMA)) - (
+        store != "temp"
+    )
+
+
 def test_a_plan_by_hand():
     config = read("config/paper.yaml")
     size = {"parameters": 1_000_000, "layers": 2, "neurons": 100}

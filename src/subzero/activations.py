@@ -9,8 +9,8 @@ Where a run stopped does not change the batches, so it does not change the resul
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ def token_chunk(neurons: Sequence[int]) -> int:
 
 
 @contextmanager
-def capture(model, row: Family, sink: Callable) -> Iterator[None]:
+def capture(model, row: Family, sink: Callable, layers: Collection[int] | None = None) -> Iterator[None]:
     """Give every layer's pre-activations to `sink(layer, values)` at each forward pass inside the block.
 
     Args:
@@ -41,6 +41,7 @@ def capture(model, row: Family, sink: Callable) -> Iterator[None]:
         row: its family.
         sink: gets the layer (from 0) and a tensor (batch, position, neuron), or (batch x position, neuron) in families
             that flatten them, such as OPT; it must not keep the tensor itself.
+        layers: only of these; None: of all.
 
     The hooks are removed when the block ends, also by an exception.
     """
@@ -52,7 +53,9 @@ def capture(model, row: Family, sink: Callable) -> Iterator[None]:
     widths = neuron_counts(model, row)  # of a fused projection the gate alone
 
     handles = [
-        projection.register_forward_hook(hook_of(layer)) for layer, projection in enumerate(projections(model, row))
+        projection.register_forward_hook(hook_of(layer))
+        for layer, projection in enumerate(projections(model, row))
+        if layers is None or layer in layers
     ]
     try:
         yield
@@ -61,9 +64,19 @@ def capture(model, row: Family, sink: Callable) -> Iterator[None]:
             handle.remove()
 
 
+class _EnoughError(Exception):
+    """All that was wanted of a forward pass is there."""
+
+
 def forward_rows(
-    model, row: Family, tokens: np.ndarray, keep: np.ndarray, real: np.ndarray | None = None
-) -> list[np.ndarray]:
+    model,
+    row: Family,
+    tokens: np.ndarray,
+    keep: np.ndarray,
+    real: np.ndarray | None = None,
+    layers: Collection[int] | None = None,
+    reduce: Callable = lambda layer, values: values.float().cpu().numpy(),
+) -> list:
     """Pre-activations of one batch of windows.
 
     Args:
@@ -72,30 +85,56 @@ def forward_rows(
         tokens: (batch, position) token ids.
         keep: (batch, position) bool, False for tokens that must not count, padding among them.
         real: (batch, position) bool, False for padding, on either side; None: there is none.
+        layers: only these, in rising order; what comes after the last of them in the model is not run. None: all.
+        reduce: (layer, values) -> what is returned of a layer, `values` being a tensor (token, neuron) on its device.
 
     Returns:
-        a float32 array (token, neuron) for each layer, tokens in reading order.
+        a float32 array (token, neuron) for each layer, tokens in reading order; or what `reduce` makes of it.
 
     Raises:
         RuntimeError: a layer's hook did not fire exactly once (the family's row is wrong for this model).
     """
     import torch
 
+    depth = len(projections(model, row))
+    wanted = range(depth) if layers is None else sorted(layers)
     found: dict[int, list] = {}
     mask = torch.from_numpy(keep.reshape(-1))
 
     def sink(layer, values):
-        values = values.reshape(-1, values.shape[-1]).float().cpu()
-        found.setdefault(layer, []).append(values[mask].numpy())
+        values = values.reshape(-1, values.shape[-1])
+        kept = values if mask.all() else values[mask.to(values.device)]
+        found.setdefault(layer, []).append(reduce(layer, kept))
+        if layer == wanted[-1] < depth - 1:
+            raise _EnoughError
 
-    with torch.inference_mode(), capture(model, row, sink):
+    with torch.inference_mode(), capture(model, row, sink, wanted), suppress(_EnoughError):
         # the body alone: the vocabulary projection is a fifth of a small model's work
         model.base_model(**model_inputs(model, tokens, real))
-    depth = len(projections(model, row))
-    if any(len(found.get(layer, ())) != 1 for layer in range(depth)):
-        fired = {layer: len(found.get(layer, ())) for layer in range(depth)}
+    if any(len(found.get(layer, ())) != 1 for layer in wanted):
+        fired = {layer: len(found.get(layer, ())) for layer in wanted}
         raise RuntimeError(f"{type(model).__name__}: hooks must fire once a layer; they fired {fired}")
-    return [found[layer][0] for layer in range(depth)]
+    return [found[layer][0] for layer in wanted]
+
+
+def token_rows(windows: pl.DataFrame) -> tuple[list[int], np.ndarray]:
+    """Tokens of each window, and of them those that count (special ones do not).
+
+    Args:
+        windows: columns as in tokens.WINDOWS.
+
+    Returns:
+        lengths, and counts as (window,) int64.
+    """
+    special = windows["special"].to_list()
+    return [len(window) for window in special], np.array([window.count(False) for window in special], dtype=np.int64)
+
+
+def window_batch(windows: pl.DataFrame, batch: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ids, keep and real of some windows, as `forward_rows` takes them."""
+    part = windows[batch]
+    ids, real = padded(part["token"].to_list())
+    return ids, real & (padded(part["special"].to_list())[0] == 0), real
 
 
 def extract(
@@ -106,6 +145,8 @@ def extract(
     provenance: Mapping,
     batch_tokens: int = 2048,
     advance: Callable[[int], None] = lambda count: None,
+    precision: str = "float32",
+    compress: str = "none",
 ) -> None:
     """Write the pre-activations of all neurons on all windows to a zarr group; resumes what was begun.
 
@@ -117,24 +158,22 @@ def extract(
         provenance: recorded; a partial group with another provenance is thrown away.
         batch_tokens: tokens a forward pass (at least one window).
         advance: told the number of tokens each time some are done, those of an earlier run included.
+        precision: float32 or float16, of what is kept; beyond 65,504 float16 has infinity.
+        compress: none or zstd.
 
     Raises:
         SubzeroError: another process is writing the same group.
     """
     row = FAMILIES[family]
-    tokens, special = windows["token"].to_list(), windows["special"].to_list()
-    lengths = [len(window) for window in tokens]
-    counts = np.array([window.count(False) for window in special])
+    lengths, counts = token_rows(windows)
     firsts = np.cumsum(counts) - counts  # the number of each window's first row
     with _only_writer(path):
-        store = _Store(path, neuron_counts(model, row), int(counts.sum()), provenance)
+        store = _Store(path, neuron_counts(model, row), int(counts.sum()), provenance, precision, compress)
 
         def run(batch):
             first, count = int(firsts[batch.start]), int(counts[batch].sum())
             if first + count > store.begin:
-                ids, real = padded(tokens[batch])
-                keep = real & (padded(special[batch])[0] == 0)
-                rows = forward_rows(model, row, ids, keep, real)
+                rows = forward_rows(model, row, *window_batch(windows, batch))
                 fresh = max(0, store.begin - first)
                 store.append([values[fresh:] for values in rows])
             advance(sum(lengths[batch]))
@@ -159,7 +198,9 @@ def _only_writer(path: Path) -> Iterator[None]:
 class _Store:
     """The group being written: rows are buffered to whole token blocks."""
 
-    def __init__(self, path: Path, neurons: Sequence[int], tokens: int, provenance: Mapping):
+    def __init__(
+        self, path: Path, neurons: Sequence[int], tokens: int, provenance: Mapping, precision: str, compress: str
+    ):
         import zarr
 
         self.path, self.partial = path, path.with_name(path.name + ".partial")
@@ -180,9 +221,9 @@ class _Store:
                     f"L{layer}",
                     shape=(tokens, width),
                     chunks=(min(self.rows, tokens), min(CHUNK_NEURONS, width)),
-                    dtype="float32",
-                    # activations hardly compress; the checksum is what tells a torn chunk from a whole one
-                    compressors=zarr.codecs.Crc32cCodec(),
+                    dtype=precision,
+                    # the checksum, of what is on disk, tells a torn chunk from a whole one
+                    compressors=[*([zarr.codecs.ZstdCodec(level=1)] * (compress == "zstd")), zarr.codecs.Crc32cCodec()],
                     fill_value=float("nan"),
                     dimension_names=("token", "neuron"),
                 )
@@ -207,7 +248,8 @@ class _Store:
     def _flush(self) -> None:
         rows = slice(self.written, self.written + self.filled)
         for array, buffer in zip(self.arrays, self.buffers, strict=True):
-            array[rows] = buffer[: self.filled]
+            with np.errstate(over="ignore"):  # what float16 cannot hold is infinity, and counted by the statistics
+                array[rows] = buffer[: self.filled].astype(array.dtype)
         self.written, self.filled = rows.stop, 0
         self.progress["blocks"] += 1
         with replacing(self.partial / PROGRESS) as temporary:
@@ -248,11 +290,17 @@ def open_activations(path: Path) -> tuple[list, dict]:
 def read_block(path: Path, layer: int, array, neurons: slice) -> np.ndarray:
     """A block of neurons on all tokens, (neuron, token) float32, checksums verified.
 
+    Read a chunk at a time, so that beside the block itself there is no more than that in memory.
+
     Raises:
         SubzeroError: a chunk's checksum does not match.
     """
+    tokens, rows = array.shape[0], array.chunks[0]
+    block = np.empty((neurons.stop - neurons.start, tokens), dtype=np.float32)
     try:
-        return np.ascontiguousarray(array[:, neurons].T)
+        for first in range(0, tokens, rows):
+            block[:, first : first + rows] = array[first : first + rows, neurons].T
+        return block
     except ValueError as error:
         where = f"{path}, layer {layer}, neurons {neurons.start} to {neurons.stop - 1}"
         raise SubzeroError(f"{where}: a chunk is damaged ({error}). Remove the group and run again.") from error

@@ -35,7 +35,18 @@ def check_memory(model: dict, memory: int, device: str) -> None:
         )
 
 
-def batch_tokens(model, described: dict, memory: int, scored: bool) -> int:
+def room(model, memory: int) -> float:
+    """Bytes of the memory that a loaded model leaves, a fifth kept back; on cuda its weights are elsewhere.
+
+    Args:
+        model: the model, loaded.
+        memory: megabytes that may be used.
+    """
+    weights = sum(p.numel() * p.element_size() for p in model.parameters() if p.device.type != "cuda")
+    return 0.8 * memory * 1e6 - weights
+
+
+def batch_tokens(model, described: dict, memory: int, scored: bool, share: float = 1.0) -> int:
     """Tokens a forward pass, padding included.
 
     Counted are the values of a token that are alive at once: a block's own, for extraction the pre-activations of all
@@ -46,17 +57,18 @@ def batch_tokens(model, described: dict, memory: int, scored: bool) -> int:
         described: the contents of model.json.
         memory: megabytes that may be used; on cuda what is free on the device counts instead.
         scored: whether logits are needed.
+        share: of what the weights leave, what a forward pass may take.
     """
     import torch
 
     size = model.dtype.itemsize
     if model.device.type == "cuda":
-        room = 0.8 * min(torch.cuda.mem_get_info(n)[0] for n in range(torch.cuda.device_count()))
+        left = 0.8 * min(torch.cuda.mem_get_info(n)[0] for n in range(torch.cuda.device_count()))
     else:
-        room = 0.8 * memory * 1e6 - sum(p.numel() * p.element_size() for p in model.parameters())
+        left = share * room(model, memory)
     block = size * (12 * described["width"] + 4 * max(described["neurons"]))
     kept = described["vocabulary"] * (size + 8) if scored else 4 * sum(described["neurons"])
-    return int(min(MOST_TOKENS.get(model.device.type, 2048), max(1, room // (block + kept))))
+    return int(min(MOST_TOKENS.get(model.device.type, 2048), max(1, left // (block + kept))))
 
 
 def in_batches(lengths: Sequence[int], tokens: int, run: Callable[[slice], None]) -> None:

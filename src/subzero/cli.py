@@ -32,6 +32,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Memory = Annotated[int, typer.Option(help="Megabytes that may be used; batch sizes follow.")]
 Threads = Annotated[int, typer.Option(help="Processor cores to use.")]
 
+Precision = Annotated[str, typer.Option(help="float32, or float16, of pre-activations that are kept.")]
+MaxNotFinite = Annotated[float, typer.Option(help="Share of neurons that may have NaN or infinity among their values.")]
+
 BY_HAND = "by hand"
 
 
@@ -68,6 +71,11 @@ def _row(table: Mapping, name: str, what: str):
     return table[name]
 
 
+def _allowed(what: str, value: str, allowed) -> None:
+    if value not in allowed:
+        raise SubzeroError(f"{what} {value!r}; allowed: {', '.join(allowed)}.{near_miss(value, allowed)}")
+
+
 def _cores(threads: int) -> int:
     """No more threads than there are cores: `--cores 8` on two cores would make a model several times slower."""
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -86,8 +94,11 @@ def _folder(model: dict) -> Path:
     return resolve(model["source"], model["commit"] or model["revision"], model["trust_remote_code"])
 
 
-def _load(model: dict, device: str, memory: int, threads: int, scored: bool):
-    """The model that model.json names, checked to be the same weights, its tokenizer, and tokens a forward pass."""
+def _load(model: dict, device: str, memory: int, threads: int, scored: bool, share: float = 1.0):
+    """The model that model.json names, checked to be the same weights, its tokenizer, and tokens a forward pass.
+
+    share: of the memory that the weights leave, what a forward pass may take.
+    """
     import torch
 
     from subzero.batches import batch_tokens, check_memory
@@ -102,7 +113,7 @@ def _load(model: dict, device: str, memory: int, threads: int, scored: bool):
         )
     torch.set_num_threads(_cores(threads))
     loaded, tokenizer = load(folder, model["dtype"], device, model["trust_remote_code"])
-    batch = batch_tokens(loaded, model, memory, scored)
+    batch = batch_tokens(loaded, model, memory, scored, share)
     print(
         f"{model['source']}: {model['parameters']:,} parameters, {model['dtype']} on {loaded.device}, "
         f"batches of {batch:,} tokens",
@@ -204,10 +215,13 @@ def extract(
     device: Device = "auto",
     memory: Memory = 4000,
     threads: Threads = 1,
+    precision: Precision = "float32",
+    compress: Annotated[str, typer.Option(help="none, or zstd, which saves little and costs time.")] = "none",
     code: Code = BY_HAND,
 ) -> None:
     """Write the pre-activations of all neurons on all windows; a run that was stopped goes on."""
     from subzero.activations import extract as write_activations
+    from subzero.batches import BYTES
     from subzero.models import read_model
     from subzero.sources import check_room
     from subzero.tokens import WINDOWS
@@ -216,7 +230,9 @@ def extract(
     windows = read_parquet(tokens, WINDOWS)
     metadata = read_metadata(tokens)
     count = int(windows["token"].list.len().sum())
-    size = count * sum(described["neurons"]) * 4
+    _allowed("--precision", precision, ("float32", "float16"))
+    _allowed("--compress", compress, ("none", "zstd"))
+    size = count * sum(described["neurons"]) * BYTES[precision]
     print(f"extraction: {count:,} tokens through the model, {size / 1e9:.2f} GB to disk", flush=True)
     begun = sum(file.stat().st_size for file in out.with_name(f"{out.name}.partial").rglob("*") if file.is_file())
     check_room(out, size - begun, "extraction")
@@ -226,30 +242,34 @@ def extract(
         code,
         model=_model_slice(described),
         corpus=metadata["depends"]["corpus"],
-        settings=metadata["depends"]["settings"] | {"store": "full", "dtype": "float32"},
+        settings=metadata["depends"]["settings"] | {"precision": precision, "compress": compress},
         inputs={"tokens": metadata["content"]},
         made={"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch},
     )
     progress = Progress("extraction", count, "tokens")
-    write_activations(loaded, described["family"], windows, out, made_of, batch, progress.advance)
+    write_activations(loaded, described["family"], windows, out, made_of, batch, progress.advance, precision, compress)
 
 
 @app.command()
 def statistics(
     activations: Annotated[Path, typer.Argument(help="The zarr group, as `subzero extract` writes it.")],
     out: Out,
+    device: Device = "auto",
+    memory: Memory = 4000,
     threads: Threads = 1,
+    max_not_finite: MaxNotFinite = 0.01,
     code: Code = BY_HAND,
 ) -> None:
     """WD and moments of every neuron."""
     from subzero.activations import open_activations
-    from subzero.statistics import STATISTICS, corpus_statistics
+    from subzero.models import found_device
+    from subzero.statistics import corpus_statistics
 
     arrays, metadata = open_activations(activations)
     neurons = sum(array.shape[1] for array in arrays)
     print(f"statistics: {neurons:,} neurons, {arrays[0].shape[0] * neurons:,} values to sort", flush=True)
     progress = Progress("statistics", neurons, "neurons")
-    frame = corpus_statistics(activations, _cores(threads), advance=progress.advance)
+    frame = corpus_statistics(activations, _cores(threads), memory, found_device(device), progress.advance)
     depends = metadata["depends"]
     made_of = provenance(
         "statistics",
@@ -260,9 +280,77 @@ def statistics(
         inputs={**depends["inputs"], "extraction": depends["code"]},
         made=metadata["made"],
     )
+    _write_statistics(frame, out, made_of, max_not_finite)
+
+
+@app.command()
+def measure(
+    tokens: Annotated[Path, typer.Argument(help="Windows, as `subzero tokenize` writes them.")],
+    model: ModelFile,
+    out: Out,
+    store: Annotated[str, typer.Option(help="fused (exact, in parts) or sketch (a histogram, bounded error).")],
+    precision: Precision = "float32",
+    device: Device = "auto",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+    max_not_finite: MaxNotFinite = 0.01,
+    code: Code = BY_HAND,
+) -> None:
+    """WD and moments of every neuron without pre-activations on disk: the model runs over the text again."""
+    from subzero.batches import room as room_beside
+    from subzero.models import read_model
+    from subzero.streaming import fused_passes, fused_statistics, sketch_passes, sketch_statistics
+    from subzero.tokens import WINDOWS
+
+    _allowed("--store", store, ("fused", "sketch"))
+    _allowed("--precision", precision, ("float32", "float16"))
+    described = read_model(model)
+    windows, metadata = read_parquet(tokens, WINDOWS), read_metadata(tokens)
+    count = int(windows["token"].list.len().sum())
+    loaded, _, batch = _load(described, device, memory, threads, scored=False, share=0.3)
+    room, threads = 0.7 * room_beside(loaded, memory), _cores(threads)
+    if store == "fused":
+        runs = len(fused_passes(described["neurons"], count, room, precision, threads))
+    else:
+        runs = 1 + len(sketch_passes(described["neurons"], room))
+    print(f"{store}: {runs} pass(es) of {count:,} tokens, up to {room / 1e9:.2f} GB beside the model", flush=True)
+    progress = Progress("statistics", count * runs, "tokens")
+    how = {"threads": threads, "batch_tokens": batch, "advance": progress.advance}
+    if store == "fused":
+        frame = fused_statistics(loaded, described["family"], windows, room, precision, **how)
+    else:
+        frame = sketch_statistics(loaded, described["family"], windows, room, **how)
+    made_of = provenance(
+        "statistics",
+        code,
+        model=_model_slice(described),
+        corpus=metadata["depends"]["corpus"],
+        settings=metadata["depends"]["settings"] | {"store": store, "precision": precision},
+        inputs={"tokens": metadata["content"]},
+        made={"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch},
+    )
+    _write_statistics(frame, out, made_of, max_not_finite)
+
+
+def _write_statistics(frame, out: Path, made_of: Mapping, max_not_finite: float) -> None:
+    """Write statistics, unless too many neurons have values that are not finite, and say what they are."""
+    import polars as pl
+
+    from subzero.statistics import STATISTICS
+
+    broken = frame.filter(pl.col("n") < frame["n"].max())
+    if frame.height and (frame["n"].max() == 0 or broken.height > max_not_finite * frame.height):
+        worst = frame.sort("n").row(0, named=True)
+        raise SubzeroError(
+            f"{broken.height:,} of {frame.height:,} neurons have NaN or infinity among their values, the most in layer "
+            f"{worst['layer']}, neuron {worst['neuron']}; allowed: {max_not_finite:g} of them (--max-not-finite). "
+            "Take dtype: float32, or precision: float32 if float16 was too small for them"
+        )
     write_parquet(frame, out, STATISTICS, made_of)
-    undefined = frame["wd"].null_count()
-    print(f"WD: median {frame['wd'].median():.3f}, largest {frame['wd'].max() or 0:.3f}, undefined for {undefined}")
+    undefined, wd = frame["wd"].null_count(), frame["wd"].drop_nulls()
+    print(f"WD: median {wd.median() or 0:.3f}, largest {wd.max() or 0:.3f}, undefined for {undefined}")
+    if broken.height:
+        print(f"warning: NaN or infinity in {broken.height:,} neurons, which are in no set", file=sys.stderr)
 
 
 @app.command()
@@ -430,8 +518,7 @@ def summarize(
     from subzero.analysis import SUMMARIES
     from subzero.benchmarks import BENCHMARKS, kind
 
-    if decides not in ("sum", "mean"):
-        raise SubzeroError(f"--decides {decides!r}; allowed: sum, mean")
+    _allowed("--decides", decides, ("sum", "mean"))
     key = kind(benchmark)
     function, schema = SUMMARIES[key]
     paths = {name: evaluation / name / f"{benchmark}.parquet" for name in names}

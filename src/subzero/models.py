@@ -160,12 +160,7 @@ def load(folder: Path, dtype: str, device: str = "auto", trust_remote_code: bool
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    found = [name for name, usable in there.items() if usable]
-    if device == "auto":
-        device = found[0]
-    if device.partition(":")[0] not in found:
-        raise SubzeroError(f"device {device!r} is not on this machine; allowed: auto, {', '.join(found)}")
+    device = found_device(device)
     config = _read_config(folder, trust_remote_code)
     options = {"dtype": getattr(torch, resolved_dtype(config, folder, dtype)), "trust_remote_code": trust_remote_code}
     if device.startswith("cuda"):
@@ -177,6 +172,23 @@ def load(folder: Path, dtype: str, device: str = "auto", trust_remote_code: bool
     if "device_map" not in options:
         model = model.to(device)
     return model.eval(), load_tokenizer(folder, trust_remote_code)
+
+
+def found_device(device: str) -> str:
+    """A device that is there; auto is cuda, else mps, else cpu.
+
+    Raises:
+        SubzeroError: it is not.
+    """
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    found = [name for name, usable in there.items() if usable]
+    if device == "auto":
+        return found[0]
+    if device.partition(":")[0] not in found:
+        raise SubzeroError(f"device {device!r} is not on this machine; allowed: auto, {', '.join(found)}")
+    return device
 
 
 def _device_map(size: int, device: str) -> str:

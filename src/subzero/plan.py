@@ -39,7 +39,7 @@ def jobs(config: Mapping) -> int:
     """Jobs of one revision of a model: those that name it in their outputs' paths."""
     selection, evaluation = config["selection"], config["evaluation"]
     tables = len(selection["fractions"]) + len(selection["files"])
-    model_tokenize_extract_statistics = 1 + 2 + 1 + 1
+    model_tokenize_extract_statistics = 1 + 2 + 1 + 1 - (config["statistics"]["store"] in ("fused", "sketch"))
     return model_tokenize_extract_statistics + tables + 2 * (1 + len(evaluation["benchmarks"]))
 
 
@@ -70,7 +70,8 @@ def plan(config: Mapping, sizes: Mapping[str, Mapping | None], rate: float, whol
         }
         if size:
             weights = size["parameters"] * BYTES.get(model["dtype"], 4)
-            activations = 4 * extracted * size["layers"] * size["neurons"]
+            kept = config["statistics"]["store"] in ("full", "temp")
+            activations = kept * BYTES[config["statistics"]["precision"]] * extracted * size["layers"] * size["neurons"]
             row |= {
                 "disk_bytes": (activations + weights) * revisions,
                 "memory_bytes": weights * 5 // 4,

@@ -176,3 +176,21 @@ def test_every_parquet_says_what_it_was_made_from(finished):
         if metadata["kind"] in ("corpus", "tokens", "statistics", "set"):
             assert len(metadata["depends"]["corpus"]["hash"]) == 64
     assert seen == {"corpus", "tokens", "statistics", "set", "items", "evaluation", "summary", "panel"}
+
+
+@pytest.mark.parametrize("store", ["temp", "fused", "sketch"])
+def test_how_pre_activations_are_kept_decides_what_runs_and_what_is_left(unrun, finished, store):
+    unrun.configure(statistics={"store": store})
+    jobs = unrun.jobs("--cores", "2", "results/tiny/main/statistics/prose/statistics.parquet")
+    makes = {"temp": {"extract": 1, "statistics": 1}}.get(store, {"measure": 1})
+    assert jobs == {"model": 1, "corpus": 1, "tokenize": 1} | makes
+    assert not (unrun.root / "results/tiny/main/activations/prose/statistics.zarr").exists()
+    ours, theirs = (
+        pl.read_parquet(checkout.root / "results/tiny/main/statistics/prose/statistics.parquet")
+        for checkout in (unrun, finished)
+    )
+    if store == "sketch":
+        assert ((ours["wd"] - theirs["wd"]).abs() <= ours["wd_bound"]).all()
+    else:
+        assert ours.equals(theirs)
+    assert unrun.jobs("-n", "results/tiny/main/statistics/prose/statistics.parquet") == {}

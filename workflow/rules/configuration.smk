@@ -49,6 +49,7 @@ wildcard_constraints:
     format="pdf|png|svg",
 
 
+STATISTICS = config["statistics"]
 PAIRS = config["evaluation"]["benchmarks"]
 HEADLINE = interventions(config, [config["selection"]["headline"]])
 ALL = interventions(config, config["selection"]["fractions"])
