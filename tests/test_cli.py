@@ -36,7 +36,7 @@ def well(subzero):
     return run
 
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+COMMANDS = [command.callback.__name__.replace("_", "-") for command in app.registered_commands]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -68,7 +68,7 @@ def test_the_readmes_commands_exist():
     assert {"demo", "test"} <= made <= targets
     from subzero.cli import app
 
-    commands = {command.callback.__name__ for command in app.registered_commands}
+    commands = {command.callback.__name__.replace("_", "-") for command in app.registered_commands}
     used = {shlex.split(line)[1] for line in lines if line.startswith("subzero ")}
     assert used <= commands | {"--help"}
     folders = readme.partition("## What is where")[2].partition("```")[0]
@@ -84,7 +84,7 @@ def test_the_console_script_runs():
 
 def test_no_module_imports_one_that_comes_after_it():
     order = """errors names fingerprint artifacts progress sources models batches corpora tokens activations statistics
-        streaming selection interventions grammar scoring benchmarks analysis figures configuration plan cli"""
+        streaming mapping selection interventions grammar scoring benchmarks analysis figures configuration plan cli"""
     order = order.split()
     for path in (ROOT / "src/subzero").rglob("*.py"):
         name = path.parent.name if path.parent.name == "grammar" else path.stem

@@ -33,7 +33,9 @@ def token_chunk(neurons: Sequence[int]) -> int:
 
 
 @contextmanager
-def capture(model, row: Family, sink: Callable, layers: Collection[int] | None = None) -> Iterator[None]:
+def capture(
+    model, row: Family, sink: Callable, layers: Collection[int] | None = None, inputs: bool = False
+) -> Iterator[None]:
     """Give every layer's pre-activations to `sink(layer, values)` at each forward pass inside the block.
 
     Args:
@@ -42,13 +44,17 @@ def capture(model, row: Family, sink: Callable, layers: Collection[int] | None =
         sink: gets the layer (from 0) and a tensor (batch, position, neuron), or (batch x position, neuron) in families
             that flatten them, such as OPT; it must not keep the tensor itself.
         layers: only of these; None: of all.
+        inputs: whether the sink gets the projection's input as well.
 
     The hooks are removed when the block ends, also by an exception.
     """
 
     def hook_of(layer):
-        width = widths[layer]
-        return lambda module, inputs, output: sink(layer, output.detach()[..., :width])
+        def hook(module, given, output):
+            values = output.detach()[..., : widths[layer]]
+            sink(layer, values, given[0].detach()) if inputs else sink(layer, values)
+
+        return hook
 
     widths = neuron_counts(model, row)  # of a fused projection the gate alone
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from subzero.artifacts import (
+    KEY,
     content_hash,
     provenance,
     read_metadata,
@@ -354,21 +355,118 @@ def _write_statistics(frame, out: Path, made_of: Mapping, max_not_finite: float)
 
 
 @app.command()
+def pairs(
+    tokens: Annotated[Path, typer.Argument(help="Windows, as `subzero tokenize` writes them.")],
+    out: Out,
+    count: Annotated[int, typer.Option(help="Pairs; all where there are no more.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    code: Code = BY_HAND,
+) -> None:
+    """Draw pairs of tokens for the mapping difficulty (MD)."""
+    from subzero.mapping import PAIRS, draw_pairs
+    from subzero.tokens import WINDOWS
+
+    frame, metadata = draw_pairs(read_parquet(tokens, WINDOWS), count, seed), read_metadata(tokens)
+    made_of = provenance(
+        "pairs",
+        code,
+        model=metadata["depends"]["model"],
+        corpus=metadata["depends"]["corpus"],
+        settings={"pairs": count, "seed": seed},
+        inputs={"tokens": metadata["content"]},
+    )
+    write_parquet(frame, out, PAIRS, made_of)
+    print(f"{frame.height:,} pairs of tokens")
+
+
+@app.command()
+def pair_inputs(
+    tokens: Annotated[Path, typer.Argument(help="Windows, as `subzero tokenize` writes them.")],
+    pairs: Annotated[Path, typer.Option(help="As `subzero pairs` writes them.")],
+    model: ModelFile,
+    out: Out,
+    device: Device = "auto",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+    code: Code = BY_HAND,
+) -> None:
+    """Write the inputs and pre-activations of the pairs' tokens."""
+    import polars as pl
+
+    from subzero.mapping import PAIRS, write_pair_inputs
+    from subzero.models import read_model
+    from subzero.tokens import WINDOWS
+
+    described, metadata = read_model(model), read_metadata(tokens)
+    windows, drawn = read_parquet(tokens, WINDOWS), read_parquet(pairs, PAIRS)
+    loaded, _, batch = _load(described, device, memory, threads, scored=False)
+    made_of = provenance(
+        "pair inputs",
+        code,
+        model=_model_slice(described),
+        corpus=metadata["depends"]["corpus"],
+        settings=metadata["depends"]["settings"],
+        inputs={"tokens": metadata["content"], "pairs": read_metadata(pairs)["content"]},
+        made={"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch},
+    )
+    used = windows.filter(pl.col("window").is_in(drawn["first_window"].append(drawn["second_window"]).implode()))
+    progress = Progress("inputs of pairs", int(used["token"].list.len().sum()), "tokens")
+    write_pair_inputs(loaded, described["family"], windows, drawn, out, made_of, batch, progress.advance)
+
+
+@app.command()
+def difficulty(
+    inputs: Annotated[Path, typer.Argument(help="As `subzero pair-inputs` writes them.")],
+    pairs: Annotated[Path, typer.Option(help="As `subzero pairs` writes them.")],
+    out: Out,
+    code: Code = BY_HAND,
+) -> None:
+    """Mapping difficulty (MD) of every neuron."""
+    import zarr
+
+    from subzero.mapping import DIFFICULTIES, PAIRS, difficulties
+
+    try:
+        depends = dict(zarr.open_group(inputs, mode="r").attrs[KEY])["depends"]
+    except (OSError, KeyError, ValueError) as error:
+        raise SubzeroError(f"{inputs}: not a group of the pairs' inputs ({error})") from error
+    frame = difficulties(inputs, read_parquet(pairs, PAIRS))
+    made_of = provenance(
+        "mapping difficulty",
+        code,
+        model=depends["model"],
+        corpus=depends["corpus"],
+        settings=read_metadata(pairs)["depends"]["settings"],
+        inputs={**depends["inputs"], "inputs": depends["code"]},
+    )
+    write_parquet(frame, out, DIFFICULTIES, made_of)
+    md = frame["md"].drop_nulls()
+    print(f"MD: median {md.median() or 0:.3f}, largest {md.max() or 0:.3f}, undefined for {frame['md'].null_count()}")
+
+
+@app.command()
 def select(
     out: Annotated[list[Path], typer.Argument(help="Files to write, named as their sets: FOLDER/wd-top-0.01.parquet.")],
     statistics: Annotated[Path, typer.Option(help="As `subzero statistics` writes them.")],
     model: ModelFile,
+    difficulty: Annotated[Path | None, typer.Option(help="For sets by md: as `subzero difficulty` writes it.")] = None,
     file: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a table of yours; repeat for more.")] = None,
     code: Code = BY_HAND,
 ) -> None:
     """Make neuron sets; those that are there and still right are left alone."""
     from subzero import selection
+    from subzero.mapping import DIFFICULTIES
     from subzero.models import read_model
     from subzero.names import parse_set
     from subzero.statistics import STATISTICS
 
     described = read_model(model)
     frame, metadata = read_parquet(statistics, STATISTICS), read_metadata(statistics)
+    used = {"statistics": metadata["content"]}
+    if difficulty:
+        measured = read_parquet(difficulty, DIFFICULTIES).select("layer", "neuron", "md")
+        frame = frame.join(measured, on=["layer", "neuron"], how="left", validate="1:1", maintain_order="left")
+        used |= {"difficulty": read_metadata(difficulty)["content"]}
     tables = dict(entry.partition("=")[::2] for entry in file or [])
     files = {name: selection.from_file(Path(path), described["neurons"]) for name, path in tables.items()}
     made = 0
@@ -381,7 +479,7 @@ def select(
             model=_model_slice(described),
             corpus=metadata["depends"]["corpus"],
             settings={"set": str(parsed)},
-            inputs={"statistics": metadata["content"], **table},
+            inputs=(used if parsed.statistic == "md" else {"statistics": metadata["content"]}) | table,
         )
         if not up_to_date(path, made_of):
             write_parquet(selection.select(parsed, frame, files), path, selection.SETS, made_of)

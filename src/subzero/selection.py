@@ -16,7 +16,7 @@ SETS = {
     "rank": Column(pl.Int32(), "place in its layer's order, from 0"),
     "value": Column(pl.Float64(), "the statistic that it was chosen by; null for random and file sets"),
 }
-RANKED = tuple(name for name in STATISTICS if name not in NOT_RANKED)
+RANKED = (*(name for name in STATISTICS if name not in NOT_RANKED), "md")
 
 TABLES = {".csv": pl.read_csv, ".parquet": pl.read_parquet}  # the endings of users' own tables
 

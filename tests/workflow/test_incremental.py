@@ -194,3 +194,16 @@ def test_how_pre_activations_are_kept_decides_what_runs_and_what_is_left(unrun, 
     else:
         assert ours.equals(theirs)
     assert unrun.jobs("-n", "results/tiny/main/statistics/prose/statistics.parquet") == {}
+
+
+def test_ranking_by_mapping_difficulty_computes_that_and_no_more(checkout):
+    checkout.configure(selection={"statistic": "md"})
+    jobs = checkout.jobs("--cores", "2", "figures/fig3.pdf")
+    assert jobs == {"pairs": 1, "pair_inputs": 1, "difficulty": 1, "select": 2} | AFTER_SETS
+    md = pl.read_parquet(checkout.root / "results/tiny/main/difficulty/prose/statistics.parquet")
+    chosen = pl.read_parquet(checkout.root / "results/tiny/main/sets/prose/statistics/md-top-0.05.parquet")
+    for layer in range(3):
+        best = md.filter(layer=layer).sort("md", descending=True)["neuron"].head(2)
+        assert chosen.filter(layer=layer)["neuron"].to_list() == best.to_list()
+    checkout.configure(selection={"statistic": "md"}, statistics={"seed": 1})
+    assert checkout.planned() == {"pairs": 1, "pair_inputs": 1, "difficulty": 1, "select": 2} | AFTER_SETS

@@ -3,9 +3,18 @@
 # cost:  seconds
 
 
+# ranking by md needs it computed
+ranked_by = (
+    {"difficulty": "results/{model}/{revision}/difficulty/{corpus}.parquet"}
+    if config["selection"]["statistic"] == "md"
+    else {}
+)
+
+
 rule select:
     """The sets of one fraction: each side of the ranking, and as many neurons at random."""
     input:
+        **ranked_by,
         statistics="results/{model}/{revision}/statistics/{corpus}.parquet",
         model="results/{model}/{revision}/model.json",
     output:
@@ -20,10 +29,11 @@ rule select:
         mem_mb=1000,
     params:
         code=fingerprint("select"),
+        difficulty=lambda w, input: f"--difficulty {shlex.quote(input.difficulty)}" if ranked_by else "",
     shell:
         r"""
         subzero select {output:q} --statistics {input.statistics:q} --model {input.model:q} \
-            --code {params.code} 2>&1 | tee {log:q}
+            {params.difficulty} --code {params.code} 2>&1 | tee {log:q}
         """
 
 
