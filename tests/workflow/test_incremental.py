@@ -62,8 +62,8 @@ def test_a_fraction_is_the_same_however_it_is_written(checkout, spelling):
 def test_comments_docstrings_and_layout_run_nothing(checkout):
     checkout.edit(
         "src/subzero/statistics.py",
-        "    x, _, _ = _standardised(a)\n",
-        "    # why\n    x, _, _ = (\n        _standardised(a)\n    )\n",
+        "    found = _of_sorted(a)\n",
+        "    # why\n    found = (\n        _of_sorted(a)\n    )\n",
     )
     checkout.edit("src/subzero/statistics.py", '"""All statistics of a block of neurons.', '"""What it gives.')
     checkout.edit(
@@ -77,7 +77,7 @@ def test_comments_docstrings_and_layout_run_nothing(checkout):
 
 
 def test_another_formula_of_the_statistics_runs_what_follows_and_not_the_extraction(checkout):
-    checkout.edit("src/subzero/statistics.py", "square, square) / a.shape[1] - 3", "square, square) / a.shape[1]")
+    checkout.edit("src/subzero/statistics.py", "/ scale**4 - 3,", "/ scale**4,")
     assert checkout.planned() == {"statistics": 1, "select": 2, **AFTER_SETS}
 
 

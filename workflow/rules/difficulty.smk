@@ -17,11 +17,11 @@ rule pairs:
         mem_mb=1000,
     params:
         code=fingerprint("pairs"),
-        count=STATISTICS["pairs"],
+        pairs=STATISTICS["pairs"],
         seed=STATISTICS["seed"],
     shell:
         r"""
-        subzero pairs {input:q} --count {params.count} --seed {params.seed} \
+        subzero pairs {input:q} --count {params.pairs} --seed {params.seed} \
             --code {params.code} --out {output:q} 2>&1 | tee {log:q}
         """
 
