@@ -197,6 +197,16 @@ def test_blimp_is_read_by_its_configurations(tmp_path, monkeypatch):
     assert set(found["field"]) == {"morphology"}
 
 
+def test_blimp_that_cannot_be_had_says_what_to_do(monkeypatch):
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # else half a minute of tries
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(SubzeroError, match=r"hub data set 'nyu-mll/blimp': .*; with a copy of .*files: \[data\]"):
+        read_items("blimp")
+
+
 def test_the_published_suites(shared_data):
     blimp = read_items("blimp", [shared_data / "blimp"])
     assert blimp.height == sum(SUITES["blimp"].published) == 67_000

@@ -176,7 +176,13 @@ TSE = {  # file -> items, as published
 
 
 def _blimp_rows() -> Iterator[tuple[str, str, dict]]:
-    for name in hub_configurations(BLIMP):
+    try:
+        names = hub_configurations(BLIMP)
+    except SubzeroError as error:
+        raise SubzeroError(
+            f"{error}; with a copy of https://github.com/alexwarstadt/blimp give its folder: files: [data]"
+        ) from error
+    for name in names:
         for number, row in enumerate(hub_rows(BLIMP, name, "train")):
             yield name, f"hub data set {BLIMP}, {name}, row {number}", row
 

@@ -72,9 +72,11 @@ def _row(table: Mapping, name: str, what: str):
     return table[name]
 
 
-def _allowed(what: str, value: str, allowed) -> None:
+def _allowed(what: str, value: str | None, allowed) -> None:
+    """Refuse an option's value; None among those allowed stands for not giving it."""
     if value not in allowed:
-        raise SubzeroError(f"{what} {value!r}; allowed: {', '.join(allowed)}.{near_miss(value, allowed)}")
+        words = [word for word in allowed if word is not None]
+        raise SubzeroError(f"{what} {value!r}; allowed: {', '.join(words)}.{near_miss(value, words)}")
 
 
 def _cores(threads: int) -> int:
@@ -133,9 +135,10 @@ def model(
     code: Code = BY_HAND,
 ) -> None:
     """Resolve a model: fetch or convert its weights, and write model.json."""
-    from subzero.models import describe
+    from subzero.models import DTYPES, describe
     from subzero.sources import resolve
 
+    _allowed("--dtype", dtype, DTYPES)
     folder = resolve(source, revision, trust_remote_code)
     described = describe(folder, dtype, revision, source, trust_remote_code)
     _write_json(described | {"code": code}, out)
@@ -180,12 +183,15 @@ def tokenize(
     code: Code = BY_HAND,
 ) -> None:
     """Tokenize a corpus into windows without overlap."""
-    from subzero.corpora import DOCUMENTS
+    from subzero.corpora import DOCUMENTS, HALVES
     from subzero.corpora import half as half_of
     from subzero.models import load_tokenizer, read_model
     from subzero.tokens import WINDOWS
     from subzero.tokens import windows as cut
 
+    _allowed("--half", half, (None, *HALVES))
+    _allowed("--by", by, ("stream", "document"))
+    _allowed("--special-tokens", special_tokens, ("text", "window"))
     described = read_model(model)
     if described["context"] and window > described["context"]:
         raise SubzeroError(f"window of {window} tokens; the model's context is {described['context']}")
@@ -518,6 +524,7 @@ def items(
     from subzero.benchmarks import read_items
     from subzero.grammar import ITEMS, grammar_hash
 
+    _allowed("--text", text, ("published", "sentence"))
     settings = {"source": source or benchmark, "per_paradigm": per_paradigm, "seed": seed, "text": text}
     frame = read_items(settings["source"], file or [], per_paradigm, seed, text)
     drawn = {"grammar": grammar or grammar_hash()} if settings["source"] == "minimal-pairs" else {}
@@ -681,6 +688,7 @@ def draw(
     from subzero.analysis import PANELS
 
     row = _row(figures.FIGURES, figure, "figure")
+    _allowed("--style", style, figures.STYLES)
     paths = {letter: panels / f"{letter}.parquet" for letter, drawer in row.panels.items() if callable(drawer)}
     frames = {letter: read_parquet(path, PANELS[f"{figure}{letter}"][0]) for letter, path in paths.items()}
     settings = read_metadata(next(iter(paths.values())))["depends"]["settings"]

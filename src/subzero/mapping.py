@@ -103,13 +103,13 @@ def mapping_difficulty(x: np.ndarray, a: np.ndarray, pairs: np.ndarray) -> tuple
     if not distinct.any():
         raise ValueError("mapping_difficulty: no pair has distinct inputs")
     i, j, dx = i[distinct], j[distinct], dx[distinct]
-    rows = np.ascontiguousarray(a.T)  # a neuron a row, so that the medians are of neighbours in memory
     with np.errstate(invalid="ignore", over="ignore"):
-        da = np.abs(rows[:, i] - rows[:, j])
-        weighted = da @ (dx.max() / dx / len(dx)).astype(da.dtype)
+        da = np.abs(a[i] - a[j])
+        weighted = (dx.max() / dx / len(dx)).astype(da.dtype) @ da
+        da = np.ascontiguousarray(da.T)  # a neuron a row: medians of neighbours in memory
         half = len(dx) // 2
-        da.partition([half - 1, half] if len(dx) % 2 == 0 else half, axis=1)
-        low = da[:, half - 1] if len(dx) % 2 == 0 else da[:, half]
+        da.partition(half, axis=1)
+        low = da[:, half] if len(dx) % 2 else da[:, :half].max(axis=1)
         median = (low.astype(np.float64) + da[:, half]) / 2
         md = weighted / np.where(median > 0, median, np.nan)
     return np.where(np.isfinite(md), md, np.nan).astype(np.float64), int((~distinct).sum())
