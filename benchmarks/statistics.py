@@ -87,7 +87,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_zarr(values, place / "a.zarr")
-        arrays, metadata = open_activations(place / "a.zarr")
+        arrays, _ = open_activations(place / "a.zarr")
         assert arrays[0].dtype == np.float16
         copy = np.empty_like(values)
 

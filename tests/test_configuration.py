@@ -83,6 +83,7 @@ MISTAKES = [
     ("selection.files", {"mine": "{model}.csv"}, "'smollm2-135m-instruct.csv'", "a file that is there, seen from"),
     ("corpora.x", {"files": ["missing.txt"]}, "corpora.x.files[0] is 'missing.txt'", "a file that is there, seen from"),
     ("evaluation.ops", ["nge"], "evaluation.ops[0] is 'nge'; allowed: neg", "Did you mean 'neg'?"),
+    ("statistics", {"store": "sketch", "errors": True}, "statistics.errors is True", "allowed: false"),
     ("evaluation.benchmarks", {}, "evaluation.benchmarks is {}", "at least one benchmark, such as minimal-pairs"),
     ("evaluation.benchmarks", {"blmp": {}}, "evaluation.benchmarks is 'blmp'", "minimal-pairs"),
     (

@@ -11,7 +11,15 @@ from hypothesis.extra import numpy as arrays
 from scipy.integrate import quad
 
 from subzero import statistics
-from subzero.statistics import STATISTICS, block_neurons, neuron_statistics, statistics_frame, wasserstein_to_normal
+from subzero.statistics import (
+    STATISTICS,
+    block_neurons,
+    gaussian_floor,
+    neuron_statistics,
+    statistics_frame,
+    wasserstein_to_normal,
+    wd_standard_errors,
+)
 
 
 def by_integration(sample):
@@ -270,3 +278,48 @@ def test_real_neurons_agree_with_scipy(smollm2):
         for row, value in zip(a.astype(np.float64), wd, strict=True):
             expected = scipy.stats.wasserstein_distance((row - row.mean()) / row.std(), quantiles)
             assert value == pytest.approx(expected, abs=1e-3)
+
+
+# Standard errors
+
+
+def jackknife(a, windows):
+    """Delete a window, compute WD again."""
+    ends = np.cumsum(windows)
+    without = [
+        neuron_statistics(np.delete(a, np.arange(end - length, end), axis=1))["wd"]
+        for end, length in zip(ends, windows, strict=True)
+    ]
+    m = len(windows)
+    return np.sqrt((m - 1) / m * np.square(without - np.mean(without, axis=0)).sum(axis=0))
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_standard_errors_against_deleting_each_window(dependent):
+    rng = np.random.default_rng(7)
+    windows = np.full(60, 50)
+    a = np.stack([rng.gumbel(size=3000), rng.exponential(size=3000) - 1, rng.uniform(-3, 3, size=3000)])
+    if dependent:
+        a = 0.6 * a + np.repeat(rng.normal(size=(3, 60)), 50, axis=1)
+    found = wd_standard_errors(a, windows)
+    assert found == pytest.approx(jackknife(a, windows), rel=0.1)
+
+
+def test_standard_errors_are_what_samples_spread_by():
+    """Of 400 samples of 20 windows, whose tokens depend on each other."""
+    rng = np.random.default_rng(8)
+    windows = np.full(20, 40)
+    a = 0.7 * rng.gumbel(size=(400, 800)) + np.repeat(rng.normal(size=(400, 20)), 40, axis=1)
+    spread = neuron_statistics(a)["wd"].std()
+    assert np.median(wd_standard_errors(a, windows)) == pytest.approx(spread, rel=0.2)
+
+
+def test_standard_errors_that_are_undefined():
+    a = np.array([[1.0, 1, 1, 1], [1, 2, np.nan, 4], [1, 2, 3, 5]])
+    assert np.isnan(wd_standard_errors(a, np.array([2, 2]))).tolist() == [True, True, False]
+    assert np.isnan(wd_standard_errors(a, np.array([4]))).all()
+
+
+def test_the_noise_floor_falls_with_the_root_of_n():
+    assert gaussian_floor(400) == pytest.approx(2 * gaussian_floor(1600), rel=0.2)
+    assert gaussian_floor(400) == gaussian_floor(400)

@@ -21,7 +21,7 @@ from subzero.streaming import (
 )
 from subzero.tokens import windows
 
-EXACT = [name for name in STATISTICS if name not in ("wd", "wd_negative", "wd_positive", "wd_bound")]
+EXACT = [name for name in STATISTICS if name not in ("wd", "wd_negative", "wd_positive", "wd_se", "wd_bound")]
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def extract(
     lengths, counts = token_rows(windows)
     firsts = np.cumsum(counts) - counts  # the number of each window's first row
     with _only_writer(path):
-        store = _Store(path, neuron_counts(model, row), int(counts.sum()), provenance, precision, compress)
+        store = _Store(path, neuron_counts(model, row), counts, provenance, precision, compress)
 
         def run(batch):
             first, count = int(firsts[batch.start]), int(counts[batch].sum())
@@ -205,13 +205,16 @@ class _Store:
     """The group being written: rows are buffered to whole token blocks."""
 
     def __init__(
-        self, path: Path, neurons: Sequence[int], tokens: int, provenance: Mapping, precision: str, compress: str
+        self, path: Path, neurons: Sequence[int], counts: np.ndarray, provenance: Mapping, precision: str, compress: str
     ):
         import zarr
 
+        tokens = int(counts.sum())
         self.path, self.partial = path, path.with_name(path.name + ".partial")
         self.rows = token_chunk(neurons)
-        wanted = json.loads(json.dumps({"format": FORMAT, "neurons": list(neurons), **provenance}))
+        wanted = json.loads(
+            json.dumps({"format": FORMAT, "neurons": list(neurons), "windows": counts.tolist(), **provenance})
+        )
         try:
             progress = json.loads((self.partial / PROGRESS).read_text())
             group = zarr.open_group(self.partial, mode="r+")

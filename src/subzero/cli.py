@@ -35,6 +35,7 @@ Threads = Annotated[int, typer.Option(help="Processor cores to use.")]
 
 Precision = Annotated[str, typer.Option(help="float32, or float16, of pre-activations that are kept.")]
 MaxNotFinite = Annotated[float, typer.Option(help="Share of neurons that may have NaN or infinity among their values.")]
+Errors = Annotated[bool, typer.Option("--errors", help="Standard errors of WD over windows; five times the work.")]
 
 BY_HAND = "by hand"
 
@@ -265,6 +266,7 @@ def statistics(
     memory: Memory = 4000,
     threads: Threads = 1,
     max_not_finite: MaxNotFinite = 0.01,
+    errors: Errors = False,
     code: Code = BY_HAND,
 ) -> None:
     """WD and moments of every neuron."""
@@ -276,14 +278,16 @@ def statistics(
     neurons = sum(array.shape[1] for array in arrays)
     print(f"statistics: {neurons:,} neurons, {arrays[0].shape[0] * neurons:,} values to sort", flush=True)
     progress = Progress("statistics", neurons, "neurons")
-    frame = corpus_statistics(activations, _cores(threads), memory, found_device(device), progress.advance)
+    if errors:
+        print("standard errors: each neuron's values are ranked too, about five times the work", flush=True)
+    frame = corpus_statistics(activations, _cores(threads), memory, found_device(device), progress.advance, errors)
     depends = metadata["depends"]
     made_of = provenance(
         "statistics",
         code,
         model=depends["model"],
         corpus=depends["corpus"],
-        settings=depends["settings"],
+        settings=depends["settings"] | {"errors": errors},
         inputs={**depends["inputs"], "extraction": depends["code"]},
         made=metadata["made"],
     )
@@ -301,6 +305,7 @@ def measure(
     memory: Memory = 4000,
     threads: Threads = 1,
     max_not_finite: MaxNotFinite = 0.01,
+    errors: Errors = False,
     code: Code = BY_HAND,
 ) -> None:
     """WD and moments of every neuron without pre-activations on disk: the model runs over the text again."""
@@ -310,6 +315,8 @@ def measure(
     from subzero.tokens import WINDOWS
 
     _allowed("--store", store, ("fused", "sketch"))
+    if errors and store == "sketch":
+        raise SubzeroError("--errors: a sketch has no standard errors; allowed: with --store fused")
     _allowed("--precision", precision, ("float32", "float16"))
     described = read_model(model)
     windows, metadata = read_parquet(tokens, WINDOWS), read_metadata(tokens)
@@ -324,7 +331,7 @@ def measure(
     progress = Progress("statistics", count * runs, "tokens")
     how = {"threads": threads, "batch_tokens": batch, "advance": progress.advance}
     if store == "fused":
-        frame = fused_statistics(loaded, described["family"], windows, room, precision, **how)
+        frame = fused_statistics(loaded, described["family"], windows, room, precision, errors=errors, **how)
     else:
         frame = sketch_statistics(loaded, described["family"], windows, room, **how)
     made_of = provenance(
@@ -332,7 +339,7 @@ def measure(
         code,
         model=_model_slice(described),
         corpus=metadata["depends"]["corpus"],
-        settings=metadata["depends"]["settings"] | {"store": store, "precision": precision},
+        settings=metadata["depends"]["settings"] | {"store": store, "precision": precision, "errors": errors},
         inputs={"tokens": metadata["content"]},
         made={"device": str(loaded.device), "memory": memory, "threads": threads, "batch_tokens": batch},
     )
@@ -343,7 +350,7 @@ def _write_statistics(frame, out: Path, made_of: Mapping, max_not_finite: float)
     """Write statistics, unless too many neurons have values that are not finite, and say what they are."""
     import polars as pl
 
-    from subzero.statistics import STATISTICS
+    from subzero.statistics import STATISTICS, gaussian_floor
 
     broken = frame.filter(pl.col("n") < frame["n"].max())
     if frame.height and (frame["n"].max() == 0 or broken.height > max_not_finite * frame.height):
@@ -356,6 +363,8 @@ def _write_statistics(frame, out: Path, made_of: Mapping, max_not_finite: float)
     write_parquet(frame, out, STATISTICS, made_of)
     undefined, wd = frame["wd"].null_count(), frame["wd"].drop_nulls()
     print(f"WD: median {wd.median() or 0:.3f}, largest {wd.max() or 0:.3f}, undefined for {undefined}")
+    n = min(frame["n"].max(), 10**6)
+    print(f"noise floor: a Gaussian sample of {n:,} values has WD {gaussian_floor(n):.4f}")
     if broken.height:
         print(f"warning: NaN or infinity in {broken.height:,} neurons, which are in no set", file=sys.stderr)
 

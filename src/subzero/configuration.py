@@ -167,6 +167,8 @@ def _own_problems(config: dict) -> Iterator[str]:
     yield from _overlap(config)
     yield from _missing_files(config)
     tokens, window = config["statistics"]["tokens"], config["statistics"]["window"]
+    if config["statistics"]["errors"] and config["statistics"]["store"] == "sketch":
+        yield "statistics.errors is True; allowed: false, since statistics.store is 'sketch', which has none"
     if tokens is not None and tokens < window:
         yield f"statistics.tokens is {tokens}; allowed: at least one window, {window}, or null for all"
 

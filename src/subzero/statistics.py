@@ -48,13 +48,18 @@ STATISTICS = {
         "sample less normal quantile, integrated over pre-activations below 0 (over the rest it is the opposite)",
         "standard deviation",
     ),
+    "wd_se": Column(
+        pl.Float64(),
+        "standard error of wd, windows of text being independent; null if not asked for",
+        "standard deviation",
+    ),
     "wd_bound": Column(
         pl.Float64(), "largest error that wd and its parts may have; 0 where exact", "standard deviation"
     ),
     "minimum": Column(pl.Float64(), "smallest pre-activation", "pre-activation"),
     "maximum": Column(pl.Float64(), "largest pre-activation", "pre-activation"),
 }
-NOT_RANKED = ("layer", "neuron", "n", "wd_bound")
+NOT_RANKED = ("layer", "neuron", "n", "wd_se", "wd_bound")
 CHUNK = 16384  # values at a time: with what they are compared to, they stay in a core's cache
 
 
@@ -137,6 +142,7 @@ def _of_few(a: np.ndarray, buffers: np.ndarray) -> dict[str, np.ndarray]:
             "wd_negative": wd_negative,
             "wd_positive": wd - wd_negative,
             "wd_signed": signed,
+            "wd_se": np.full(rows, np.nan),
             "wd_bound": np.zeros(rows) * wd,
             "minimum": a[:, 0].astype(np.float64),
             "maximum": a[:, -1].astype(np.float64),
@@ -227,6 +233,64 @@ def _sorted(a: np.ndarray, device: str, overwrite: bool) -> np.ndarray:
     return a
 
 
+def wd_standard_errors(a: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Standard error of each WD by its influence function, summed over windows of text (a linear jackknife over them).
+
+    With x standardised and s(q) = sign(F_n^-1(q) - Phi^-1(q)), one token more at x moves WD by
+
+        IF(x) = H(x) - mean H - x A - (x^2 - 1)/2 B ,    H(x) = integral up to x of s(F_n(t)) dt ,
+        A = integral of s dq ,    B = integral of s F_n^-1 dq ;
+
+    A and B stand for what it does to mean and deviation. Tokens of a window may depend on each other in any way: with
+    m windows of sums S_w the error is sqrt(m / (m - 1) sum S_w^2) / n. Near the noise floor, where s changes sign many
+    times, WD is not linear in the sample and the error is too large by up to a half.
+
+    Args:
+        a: (neuron, token) finite pre-activations in the order of the text.
+        windows: (window,) tokens of each, which add up to the tokens of `a`.
+
+    Returns:
+        (neuron,) float64, in standard deviations; NaN for a constant row, and for fewer than two windows.
+
+    Source: our own; the influence function of W1 is the derivative of its integral over t of |F(t) - Phi(t)|.
+    """
+    n, m = a.shape[1], np.count_nonzero(windows)
+    found = np.full(len(a), np.nan)
+    if m < 2:
+        return found
+    z, number = _cells(n).z, np.repeat(np.arange(len(windows)), windows)
+    low = np.arange(n) / n
+    for row, values in enumerate(a):
+        order = np.argsort(values)
+        x = values[order].astype(np.float64)
+        if x[0] == x[-1] or not np.isfinite(x[[0, -1]]).all():
+            continue
+        x = (x - x.mean()) / x.std()
+        sign = np.clip(
+            2 * n * (ndtr(x) - low) - 1, -1, 1
+        )  # mean of s over each cell: Phi(x_i) parts it, if it is inside
+        middle = np.clip(z[1:-1], x[:-1], x[1:])
+        h = np.concatenate([[0], np.cumsum(x[:-1] + x[1:] - 2 * middle)])
+        influence = h - h.mean() - x * sign.mean() - (x**2 - 1) / 2 * (sign @ x) / n
+        sums = np.bincount(number[order], influence, len(windows))
+        found[row] = np.sqrt(m / (m - 1) * (sums @ sums)) / n
+    return found
+
+
+def gaussian_floor(n: int, draws: int = 20) -> float:
+    """Mean WD of Gaussian samples of n values, which no neuron can be told from; always the same draws."""
+    draw = np.random.default_rng(0)
+    return float(
+        np.mean([neuron_statistics(draw.standard_normal((1, n)), overwrite=True)["wd"][0] for _ in range(draws)])
+    )
+
+
+def with_errors(a: np.ndarray, windows: np.ndarray | None, device: str = "cpu") -> dict[str, np.ndarray]:
+    """`neuron_statistics` of a block that may be overwritten, with standard errors where there are windows."""
+    errors = {} if windows is None else {"wd_se": wd_standard_errors(a, windows)}
+    return neuron_statistics(a, device, overwrite=True) | errors
+
+
 def statistics_frame(layer: int, first: int, found: dict[str, np.ndarray]) -> pl.DataFrame:
     """A block's statistics as rows; what is undefined is null.
 
@@ -263,6 +327,7 @@ def corpus_statistics(
     memory: int = 4000,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
+    errors: bool = False,
 ) -> pl.DataFrame:
     """Statistics of every neuron in a group of activations.
 
@@ -272,17 +337,19 @@ def corpus_statistics(
         memory: megabytes that may be used; a block of neurons on all tokens is held by each thread.
         device: where they are sorted.
         advance: told the number of neurons each time some are done.
+        errors: whether standard errors of WD are computed, which takes several times as long.
 
     Returns:
         a frame with the columns of STATISTICS, sorted by layer and neuron.
     """
-    arrays, _ = open_activations(path)
+    arrays, metadata = open_activations(path)
+    windows = np.array(metadata["windows"]) if errors else None
     size = block_neurons(arrays[0].shape[0], threads, memory)
 
     def work(block: tuple[int, int]) -> pl.DataFrame:
         layer, first = block
         values = read_block(path, layer, arrays[layer], slice(first, min(first + size, arrays[layer].shape[1])))
-        return statistics_frame(layer, first, neuron_statistics(values, device, overwrite=True))
+        return statistics_frame(layer, first, with_errors(values, windows, device))
 
     blocks = [(layer, first) for layer, array in enumerate(arrays) for first in range(0, array.shape[1], size)]
     frames = []

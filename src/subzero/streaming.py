@@ -22,7 +22,7 @@ from subzero.activations import CHUNK_NEURONS, forward_rows, token_rows, window_
 from subzero.batches import in_batches
 from subzero.errors import SubzeroError
 from subzero.models import FAMILIES, neuron_counts
-from subzero.statistics import density, neuron_statistics, statistics_frame
+from subzero.statistics import density, statistics_frame, with_errors
 
 BINS = 4096
 ROUNDING = 1.001  # the bins are found in float32, a few ten-thousandths of their width from where they are
@@ -94,6 +94,7 @@ def fused_statistics(
     threads: int = 1,
     batch_tokens: int = 2048,
     advance: Callable[[int], None] = lambda count: None,
+    errors: bool = False,
 ) -> pl.DataFrame:
     """The statistics that the pre-activations on disk would give, bit for bit at the same batch shape.
 
@@ -106,11 +107,13 @@ def fused_statistics(
         threads: blocks of neurons at a time.
         batch_tokens: tokens a forward pass (at least one window).
         advance: told the number of tokens each time some are done, over all passes.
+        errors: whether standard errors of WD are computed, which takes several times as long.
 
     Returns:
         a frame with the columns of STATISTICS.
     """
-    tokens = int(token_rows(windows)[1].sum())
+    lengths = token_rows(windows)[1]
+    tokens = int(lengths.sum())
     counts = neuron_counts(model, FAMILIES[family])
     frames = []
     for part in fused_passes(counts, tokens, room, precision, threads):
@@ -125,11 +128,13 @@ def fused_statistics(
             return values[:, part[layer]].float().cpu().numpy()
 
         _run(model, family, windows, batch_tokens, advance, part, reduce, keep)
-        frames += _statistics_of(part, held, threads)
+        frames += _statistics_of(part, held, threads, lengths if errors else None)
     return pl.concat(frames)
 
 
-def _statistics_of(part: Mapping[int, slice], held: Mapping[int, np.ndarray], threads: int) -> list[pl.DataFrame]:
+def _statistics_of(
+    part: Mapping[int, slice], held: Mapping[int, np.ndarray], threads: int, windows: np.ndarray | None
+) -> list[pl.DataFrame]:
     """Frames of the neurons held, in order."""
     tokens = len(next(iter(held.values())))
     size = max(1, min(CHUNK_NEURONS, 400_000_000 // (4 * tokens)))
@@ -137,7 +142,7 @@ def _statistics_of(part: Mapping[int, slice], held: Mapping[int, np.ndarray], th
     def work(block: tuple[int, int]) -> pl.DataFrame:
         layer, first = block
         values = np.ascontiguousarray(held[layer][:, first : first + size].T, dtype=np.float32)
-        return statistics_frame(layer, part[layer].start + first, neuron_statistics(values, overwrite=True))
+        return statistics_frame(layer, part[layer].start + first, with_errors(values, windows))
 
     blocks = [(layer, first) for layer, block in held.items() for first in range(0, block.shape[1], size)]
     with ThreadPoolExecutor(threads) as pool:
@@ -342,5 +347,6 @@ def _sketched(part: Mapping[int, slice], counts: Mapping, moments: Mapping[int, 
             found["wd_signed"] = np.where(np.isnan(distances[:, 0]), np.nan, found["wd_signed"])
             found |= {"wd": distances[:, 0], "wd_negative": distances[:, 1], "wd_bound": distances[:, 2]}
             found["wd_positive"] = found["wd"] - found["wd_negative"]
+            found["wd_se"] = np.full(len(finite), np.nan)
             found = {name: np.where(finite, values, np.nan) for name, values in found.items()}
             yield statistics_frame(layer, neurons.start, {"n": m.finite[neurons], **found})

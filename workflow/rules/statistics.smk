@@ -23,9 +23,10 @@ if STATISTICS["store"] in ("full", "temp"):
             device=config["device"],
         params:
             code=fingerprint("statistics"),
+            errors="--errors" if STATISTICS["errors"] else "",
         shell:
             r"""
-            subzero statistics {input:q} \
+            subzero statistics {input:q} {params.errors} \
                 --device {resources.device} --memory {resources.mem_mb} --threads {threads} \
                 --code {params.code} --out {output:q} 2>&1 | tee {log:q}
             """
@@ -53,10 +54,11 @@ else:
             code=lambda w: fingerprint("measure", SOURCES=[scheme(w)], FAMILIES=[family(w)]),
             store=STATISTICS["store"],
             precision=STATISTICS["precision"],
+            errors="--errors" if STATISTICS["errors"] else "",
         shell:
             r"""
             subzero measure {input.tokens:q} --model {input.model:q} \
-                --store {params.store} --precision {params.precision} \
+                --store {params.store} --precision {params.precision} {params.errors} \
                 --device {resources.device} --memory {resources.mem_mb} --threads {threads} \
                 --code {params.code} --out {output:q} 2>&1 | tee {log:q}
             """
