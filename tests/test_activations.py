@@ -13,7 +13,16 @@ import pytest
 import torch
 
 from subzero import activations
-from subzero.activations import PROGRESS, extract, forward_rows, open_activations, read_block, token_chunk
+from subzero.activations import (
+    PROGRESS,
+    damaged_chunks,
+    extract,
+    forward_rows,
+    open_activations,
+    read_block,
+    repair,
+    token_chunk,
+)
 from subzero.artifacts import provenance as made_from
 from subzero.errors import SubzeroError
 from subzero.models import FAMILIES
@@ -264,6 +273,62 @@ def test_a_damaged_chunk_is_an_error_that_says_where(tiny, tmp_path, provenance)
     arrays, _ = open_activations(path)
     with pytest.raises(SubzeroError, match="layer 2, neurons 0 to 39: a chunk is damaged"):
         read_block(path, 2, arrays[2], slice(0, 40))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_only_what_is_damaged_is_computed_again(tiny, tmp_path, monkeypatch, precision):
+    """A chunk each that is gone, cut short, of other bytes and empty; the rest is not written."""
+    monkeypatch.setattr(activations, "token_chunk", lambda neurons: 64)
+    monkeypatch.setattr(activations, "CHUNK_NEURONS", 16)
+    model, _ = tiny()
+    path, windows = tmp_path / "a.zarr", some_windows(40)
+    made_of = made_from("activations", "code", made={"batch_tokens": 48})
+    extract(model, "llama", windows, path, made_of, 48, precision=precision)
+    before = [array[:] for array in open_activations(path)[0]]
+    chunks = path / "L0/c/3/1", path / "L1/c/0/2", path / "L2/c/5/0", path / "L2/c/9/1"
+    chunks[0].unlink()
+    chunks[1].write_bytes(chunks[1].read_bytes()[:-50])
+    chunks[2].write_bytes(bytes([255]) + chunks[2].read_bytes()[1:])
+    chunks[3].write_bytes(b"")
+    others = {file: file.stat().st_mtime_ns for file in path.rglob("c/*/*") if file not in chunks}
+    damaged = damaged_chunks(path)
+    assert damaged == [(0, 3, 1), (1, 0, 2), (2, 5, 0), (2, 9, 1)]
+    ran = []
+    original = activations.forward_rows
+    monkeypatch.setattr(activations, "forward_rows", lambda *a, **k: (ran.append(1), original(*a, **k))[1])
+    repair(model, "llama", windows, path, damaged)
+    assert len(ran) <= 4 * (64 // 48 + 2)  # only batches that the blocks lie in
+    assert damaged_chunks(path) == []
+    for ours, theirs in zip(open_activations(path)[0], before, strict=True):
+        np.testing.assert_array_equal(ours[:], theirs)
+    assert {file: file.stat().st_mtime_ns for file in others} == others
+
+
+def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch):
+    """A file system of its own that is too small, and is then made larger."""
+    monkeypatch.setattr(activations, "token_chunk", lambda neurons: 64)
+    model, _ = tiny()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        made_of = made_from("activations", "code")
+        with pytest.raises(OSError, match="No space left on device"):
+            extract(model, "llama", some_windows(40), disk / "a.zarr", made_of, 48)
+        done = json.loads((disk / "a.zarr.partial" / PROGRESS).read_text())["blocks"]
+        assert done > 0
+        assert not (disk / "a.zarr").exists()
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        told = []
+        extract(model, "llama", some_windows(40), disk / "a.zarr", made_of, 48, told.append)
+        extract(model, "llama", some_windows(40), tmp_path / "b.zarr", made_of, 48)
+        for ours, theirs in zip(
+            open_activations(disk / "a.zarr")[0], open_activations(tmp_path / "b.zarr")[0], strict=True
+        ):
+            np.testing.assert_array_equal(ours[:], theirs[:])
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_hooks_are_gone_after_an_exception(tiny):

@@ -7,6 +7,7 @@ Where a run stopped does not change the batches, so it does not change the resul
 """
 
 import fcntl
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -272,8 +273,12 @@ class _Store:
         self.partial.rename(self.path)
 
 
-def open_activations(path: Path) -> tuple[list, dict]:
+def open_activations(path: Path, whole: bool = True) -> tuple[list, dict]:
     """The arrays of a group, by layer, and what it records of its making.
+
+    Args:
+        path: of the group.
+        whole: whether a missing chunk is an error.
 
     Raises:
         SubzeroError: not such a group, of another format, or a chunk is missing (zarr would read it as fill values).
@@ -281,7 +286,7 @@ def open_activations(path: Path) -> tuple[list, dict]:
     import zarr
 
     try:
-        group = zarr.open_group(path, mode="r")
+        group = zarr.open_group(path, mode="r" if whole else "r+")
         metadata = dict(group.attrs[KEY])
         # by name: listing the group would warn of the timestamp that Snakemake puts into folders
         arrays = [group[f"L{layer}"] for layer in range(len(metadata["neurons"]))]
@@ -289,11 +294,72 @@ def open_activations(path: Path) -> tuple[list, dict]:
         raise SubzeroError(f"{path}: not a group of activations ({error}). Remove it and run again.") from error
     if metadata["format"] != FORMAT:
         raise SubzeroError(f"{path}: format {metadata['format']}; this version of subzero reads format {FORMAT}")
-    for layer, array in enumerate(arrays):
+    for layer, array in enumerate(arrays if whole else []):
         if array.nchunks_initialized != array.nchunks:
             missing = array.nchunks - array.nchunks_initialized
-            raise SubzeroError(f"{path}, layer {layer}: {missing} chunk(s) missing. Remove it and run again.")
+            raise SubzeroError(f"{path}, layer {layer}: {missing} chunk(s) missing. {_MEND.format(path)}")
     return arrays, metadata
+
+
+_MEND = "Only what is damaged is computed again by: subzero repair {} --tokens TOKENS --model MODEL.json"
+
+
+def damaged_chunks(path: Path) -> list[tuple[int, int, int]]:
+    """Chunks of a group that are missing or whose checksum differs, as (layer, token block, neuron block)."""
+    found = []
+    for layer, array in enumerate(open_activations(path, whole=False)[0]):
+        for block, part in itertools.product(*(range(count) for count in array.cdata_shape)):
+            rows, columns = (
+                slice(n * size, (n + 1) * size) for n, size in zip((block, part), array.chunks, strict=True)
+            )
+            try:
+                if not (path / f"L{layer}" / "c" / str(block) / str(part)).is_file():
+                    raise ValueError("missing")
+                array[rows, columns]
+            except (ValueError, RuntimeError):  # of the checksum, and of the decompression
+                found.append((layer, block, part))
+    return found
+
+
+def repair(
+    model,
+    family: str,
+    windows: pl.DataFrame,
+    path: Path,
+    chunks: Sequence[tuple[int, int, int]],
+    advance: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Compute some chunks of a group again, in the batches that it was made in, and put each in its place whole.
+
+    Args:
+        model, family, windows: those that the group was made from.
+        path: of the group.
+        chunks: as `damaged_chunks` gives them.
+        advance: told the number of tokens each time some are done.
+    """
+    arrays, metadata = open_activations(path, whole=False)
+    size, layers = arrays[0].chunks[0], sorted({layer for layer, _, _ in chunks})
+    lengths, counts = token_rows(windows)
+    firsts = np.cumsum(counts) - counts
+    blocks = {block: {layer: [] for layer in layers} for block in sorted({block for _, block, _ in chunks})}
+
+    def run(batch):
+        first, last = int(firsts[batch.start]), int(firsts[batch.start] + counts[batch].sum())
+        wanted = [block for block in blocks if first < (block + 1) * size and block * size < last]
+        if wanted:
+            rows = forward_rows(model, FAMILIES[family], *window_batch(windows, batch), layers=layers)
+            for block in wanted:
+                part = slice(max(0, block * size - first), (block + 1) * size - first)
+                for layer, values in zip(layers, rows, strict=True):
+                    blocks[block][layer].append(values[part])
+        advance(sum(lengths[batch]))
+
+    in_batches(lengths, metadata["made"].get("batch_tokens", 2048), run)
+    for layer, block, part in chunks:
+        array, values = arrays[layer], np.concatenate(blocks[block][layer])
+        columns = slice(part * array.chunks[1], (part + 1) * array.chunks[1])
+        with np.errstate(over="ignore"):
+            array[block * size : block * size + len(values), columns] = values[:, columns].astype(array.dtype)
 
 
 def read_block(path: Path, layer: int, array, neurons: slice) -> np.ndarray:
@@ -312,4 +378,4 @@ def read_block(path: Path, layer: int, array, neurons: slice) -> np.ndarray:
         return block
     except ValueError as error:
         where = f"{path}, layer {layer}, neurons {neurons.start} to {neurons.stop - 1}"
-        raise SubzeroError(f"{where}: a chunk is damaged ({error}). Remove the group and run again.") from error
+        raise SubzeroError(f"{where}: a chunk is damaged ({error}). {_MEND.format(path)}") from error

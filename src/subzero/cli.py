@@ -259,6 +259,36 @@ def extract(
 
 
 @app.command()
+def repair(
+    activations: Annotated[Path, typer.Argument(help="The zarr group, as `subzero extract` writes it.")],
+    tokens: Annotated[Path, typer.Option(help="The windows that it was made from.")],
+    model: ModelFile,
+    device: Device = "auto",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+) -> None:
+    """Check every chunk of a group, and compute again only those that are missing or damaged."""
+    from subzero.activations import damaged_chunks, open_activations
+    from subzero.activations import repair as mend
+    from subzero.models import read_model
+    from subzero.tokens import WINDOWS
+
+    described, metadata = read_model(model), open_activations(activations, whole=False)[1]
+    made_of = {"tokens": read_metadata(tokens)["content"]}
+    if metadata["depends"]["inputs"] != made_of or metadata["depends"]["model"] != _model_slice(described):
+        raise SubzeroError(f"{activations}: not made from {tokens} and {model}")
+    chunks = damaged_chunks(activations)
+    for layer, block, part in chunks:
+        print(f"{activations}, layer {layer}, token block {block}, neuron block {part}: missing or damaged")
+    if chunks:
+        windows = read_parquet(tokens, WINDOWS)
+        loaded, _, _ = _load(described, device, memory, threads, scored=False)
+        progress = Progress("repair", int(windows["token"].list.len().sum()), "tokens")
+        mend(loaded, described["family"], windows, activations, chunks, progress.advance)
+    print(f"{len(chunks)} chunk(s) computed again; all others are whole")
+
+
+@app.command()
 def statistics(
     activations: Annotated[Path, typer.Argument(help="The zarr group, as `subzero extract` writes it.")],
     out: Out,
