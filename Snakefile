@@ -16,10 +16,10 @@ rule all:
     """Every figure in every format."""
     default_target: True
     input:
-        expand(f"{FOLDER}/{{figure}}.{{format}}", figure=FIGURES, format=["pdf", "png", "svg"]),
+        expand(f"{FOLDER}/{{figure}}.{{format}}", figure=DRAWN, format=["pdf", "png", "svg"]),
 
 
 rule figures:
     """Every figure as PDF."""
     input:
-        expand(f"{FOLDER}/{{figure}}.pdf", figure=FIGURES),
+        expand(f"{FOLDER}/{{figure}}.pdf", figure=DRAWN),

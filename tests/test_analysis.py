@@ -13,10 +13,15 @@ from subzero.analysis import (
     FIG3C,
     PANELS,
     PERPLEXITIES,
+    SHOWN,
+    STABILITYA,
+    STABILITYB,
     SUMMARIES,
     describe_intervention,
     error_by_condition,
+    noise_floor,
     perplexity_by_fraction,
+    rank_agreement,
     summarize_pairs,
     summarize_perplexity,
 )
@@ -161,6 +166,25 @@ def test_models_come_in_the_order_given():
     assert found["model"].unique(maintain_order=True).to_list() == ["b", "a"]
 
 
+def test_stability_panels_average_layers():
+    rows = pl.DataFrame(
+        [("halves", 64, 0, 0.1, 0.2, 0.6, 0.3, 0.05), ("halves", 64, 1, 0.1, 0.6, 0.8, 0.5, 0.05),
+         ("whole", 32, 0, 0.1, 0.1, 0.4, 0.4, 0.07), ("whole", 32, 1, 0.1, 0.3, 0.4, 0.6, 0.07)],
+        schema={name: column.dtype for name, column in SHOWN["stability"].items()}, orient="row",
+    )  # fmt: skip
+    found = rank_agreement({"m": rows})
+    assert found.schema == {name: column.dtype for name, column in STABILITYA.items()}
+    by = {(r["comparison"], r["measure"]): r for r in found.iter_rows(named=True)}
+    assert by["halves", "jaccard"]["value"] == pytest.approx(0.4)
+    assert by["halves", "jaccard"]["standard_error"] == pytest.approx(scipy.stats.sem([0.2, 0.6]))
+    assert by["halves", "jaccard"]["chance"] == pytest.approx(0.1 / 1.9)
+    assert (by["whole", "spearman"]["value"], by["whole", "spearman"]["chance"]) == (pytest.approx(0.4), 0)
+    floor = noise_floor({"m": rows})
+    assert floor.schema == {name: column.dtype for name, column in STABILITYB.items()}
+    assert floor.row(0, named=True) == {"model": "m", "tokens": 32, "median_wd": 0.5, "floor": 0.07}
+
+
 def test_tables_fit_together():
     assert set(SUMMARIES) == set(BENCHMARKS)
-    assert {benchmark for _, benchmark, _ in PANELS.values()} <= set(SUMMARIES)
+    assert {made_from for _, made_from, _ in PANELS.values()} <= set(SHOWN)
+    assert {name: columns for name, (_, columns) in SUMMARIES.items()}.items() <= SHOWN.items()

@@ -111,7 +111,7 @@ def test_every_step_by_hand(tiny_folders, tmp_path, well):
         (["tokenize", "x", "--model", "m", "--by", "word", "--out", "t"], "subzero: --by 'word'; allowed: stream, doc"),
         (["items", "tse", "--text", "plain", "--out", "i"], "subzero: --text 'plain'; allowed: published, sentence."),
         (["measure", "x", "--model", "m", "--store", "full", "--out", "s"], "subzero: --store 'full'; allowed: fused"),
-        (["draw", "fig9", "--panels", ".", "--out", "f.pdf"], "subzero: figure 'fig9'; allowed: fig3."),
+        (["draw", "fig9", "--panels", ".", "--out", "f.pdf"], "subzero: figure 'fig9'; allowed: fig3, stability."),
         (["draw", "fig3", "--panels", ".", "--out", "f.pdf"], "subzero: a.parquet: not a subzero artifact"),
         (["panel", "fig3z", "x", "--label", "l", "--op", "neg", "--fraction", "0.1", "--out", "p"], "subzero: panel"),
         (["panel", "fig3a", "x", "y", "--label", "l", "--op", "neg", "--fraction", "1", "--out", "p"], "subzero: --la"),

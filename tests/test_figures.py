@@ -74,6 +74,29 @@ def test_panel_c_draws_its_rows_in_percent(ax):
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["overall\n(n = 1,200)", "NPI\n(n = 40)"]
 
 
+def test_stability_draws_its_rows(ax):
+    rows = pl.DataFrame(
+        {"model": "m", "comparison": ["whole", "whole", "halves", "whole"], "tokens": [8, 16, 16, 8],
+         "measure": ["jaccard", "jaccard", "jaccard", "spearman"], "value": [0.2, 0.6, 0.4, 0.9],
+         "standard_error": [0.1, None, None, None], "chance": [0.01, 0.01, 0.01, 0.0]},
+        schema={name: column.dtype for name, column in analysis.STABILITYA.items()},
+    )  # fmt: skip
+    figures.rank_agreement(ax, rows)
+    lines = {container.get_label(): container.lines[0].get_ydata().tolist() for container in ax.containers}
+    assert lines == {
+        "top sets (Jaccard), part against whole": [0.2, 0.6],
+        "top sets (Jaccard), two halves": [0.4],
+        "all neurons (Spearman), part against whole": [0.9],
+    }
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["8", "16"]
+
+
+def test_the_noise_floor_is_drawn(ax):
+    rows = pl.DataFrame({"model": "m", "tokens": [8, 16], "median_wd": [0.3, 0.2], "floor": [0.1, 0.07]})
+    figures.noise_floor(ax, rows)
+    assert [line.get_ydata().tolist() for line in ax.lines] == [[0.3, 0.2], [0.1, 0.07]]
+
+
 def test_an_unknown_condition_gets_a_look_of_its_own():
     found = looks(["file-mine", "random", "none"])
     assert list(found) == ["none", "random", "file-mine"]

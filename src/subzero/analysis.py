@@ -9,6 +9,7 @@ from subzero.artifacts import Column
 from subzero.errors import SubzeroError
 from subzero.names import UNTOUCHED, parse_intervention, parse_set
 from subzero.scoring import perplexity
+from subzero.stability import STABILITY
 
 _INTERVENTION = {
     "intervention": Column(pl.String(), "none, or set.op.layers"),
@@ -244,7 +245,76 @@ def _panel(summaries: Mapping[str, pl.DataFrame], schema, rows_of: Callable) -> 
     )
 
 
-PANELS = {  # figure and panel: (columns, kind of benchmark whose summaries it shows, function of them, op, fraction)
+STABILITYA = {
+    "model": Column(pl.String(), "the model's label"),
+    "comparison": Column(pl.String(), "halves of the text, or a part against the whole"),
+    "measure": Column(pl.String(), "jaccard (of the top sets) or spearman (of all neurons' WD)"),
+    "tokens": Column(pl.Int64(), "tokens of the smaller side", "tokens"),
+    "value": Column(pl.Float64(), "mean over layers"),
+    "standard_error": Column(pl.Float64(), "of the mean over layers; null for one layer"),
+    "chance": Column(pl.Float64(), "what unrelated rankings would give"),
+}
+STABILITYB = {
+    "model": Column(pl.String(), "the model's label"),
+    "tokens": Column(pl.Int64(), "tokens", "tokens"),
+    "median_wd": Column(pl.Float64(), "median WD, mean over layers", "standard deviation"),
+    "floor": Column(pl.Float64(), "mean WD of Gaussian samples of so many tokens", "standard deviation"),
+}
+
+
+def rank_agreement(summaries: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Figure stability a: agreement of rankings by WD against the number of tokens.
+
+    Args:
+        summaries: a model's label -> frame with the columns of stability.STABILITY.
+
+    Returns:
+        a frame with the columns of STABILITYA. Two unrelated sets of a share p have p^2 in common of 2p - p^2.
+    """
+    share = pl.col("fraction").first()
+    by_chance = pl.when(pl.col("measure").first() == "jaccard").then(share / (2 - share)).otherwise(0.0)
+    return _panel(
+        summaries,
+        STABILITYA,
+        lambda rows: (
+            rows.unpivot(["jaccard", "spearman"], index=["comparison", "tokens", "layer", "fraction"],
+                         variable_name="measure")
+            .group_by("comparison", "measure", "tokens", maintain_order=True)
+            .agg(pl.col("value").mean(), standard_error=_standard_error("value"), chance=by_chance)
+            .sort("comparison", "measure", "tokens")
+        ),
+    )  # fmt: skip
+
+
+def noise_floor(summaries: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Figure stability b: the layers' median WD against the number of tokens, and that of Gaussian samples.
+
+    Args:
+        summaries: a model's label -> frame with the columns of stability.STABILITY.
+
+    Returns:
+        a frame with the columns of STABILITYB.
+    """
+    return _panel(
+        summaries,
+        STABILITYB,
+        lambda rows: (
+            rows.filter(pl.col("comparison") == "whole")
+            .group_by("tokens", maintain_order=True)
+            .agg(pl.col("median_wd").mean(), pl.col("floor").first())
+            .sort("tokens")
+        ),
+    )
+
+
+SHOWN = {  # what panels are made from: its columns
+    "pairs": ACCURACIES,
+    "perplexity": PERPLEXITIES,
+    "stability": STABILITY,
+}
+PANELS = {  # figure and panel: (columns, key in SHOWN of what it is made from, function of that, op, fraction)
     "fig3a": (FIG3A, "perplexity", lambda summaries, op, fraction: perplexity_by_fraction(summaries, op)),
     "fig3c": (FIG3C, "pairs", error_by_condition),
+    "stabilitya": (STABILITYA, "stability", lambda summaries, op, fraction: rank_agreement(summaries)),
+    "stabilityb": (STABILITYB, "stability", lambda summaries, op, fraction: noise_floor(summaries)),
 }

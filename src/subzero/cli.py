@@ -325,6 +325,37 @@ def statistics(
 
 
 @app.command()
+def stability(
+    activations: Annotated[Path, typer.Argument(help="The zarr group, as `subzero extract` writes it.")],
+    out: Out,
+    fraction: Annotated[str, typer.Option(help="Share of each layer's neurons in the top sets.")] = "0.01",
+    memory: Memory = 4000,
+    threads: Threads = 1,
+    code: Code = BY_HAND,
+) -> None:
+    """Whether half of the text, or less of it, ranks the neurons alike."""
+    from subzero.activations import open_activations
+    from subzero.names import fraction_name
+    from subzero.stability import STABILITY
+    from subzero.stability import stability as compared
+
+    arrays, metadata = open_activations(activations)
+    progress = Progress("stability", sum(array.shape[1] for array in arrays), "neurons")
+    frame = compared(activations, fraction_name(fraction), _cores(threads), memory, progress.advance)
+    depends = metadata["depends"]
+    made_of = provenance(
+        "stability",
+        code,
+        model=depends["model"],
+        corpus=depends["corpus"],
+        settings=depends["settings"] | {"fraction": fraction},
+        inputs={**depends["inputs"], "extraction": depends["code"]},
+        made=metadata["made"],
+    )
+    write_parquet(frame, out, STABILITY, made_of)
+
+
+@app.command()
 def measure(
     tokens: Annotated[Path, typer.Argument(help="Windows, as `subzero tokenize` writes them.")],
     model: ModelFile,
@@ -694,7 +725,7 @@ def panel(
     """Make the frame that a figure's panel draws."""
     import polars as pl
 
-    from subzero.analysis import PANELS, SUMMARIES
+    from subzero.analysis import PANELS, SHOWN
 
     if len(label) != len(summaries):
         raise SubzeroError(f"--label is given {len(label)} times; allowed: once for each of {len(summaries)} summaries")
@@ -703,10 +734,8 @@ def panel(
     made_of: dict[str, dict] = {"model": {}, "corpus": {}, "inputs": {}}
     for model, path in zip(label, summaries, strict=True):
         found = read_metadata(path)
-        benchmark = found["depends"]["settings"]["benchmark"]
-        frames.setdefault(model, []).append(
-            read_parquet(path, SUMMARIES[shown][1]).with_columns(benchmark=pl.lit(benchmark))
-        )
+        benchmark = found["depends"]["settings"].get("benchmark", shown)
+        frames.setdefault(model, []).append(read_parquet(path, SHOWN[shown]).with_columns(benchmark=pl.lit(benchmark)))
         made_of["model"][model], made_of["corpus"][model] = found["depends"]["model"], found["depends"]["corpus"]
         made_of["inputs"][f"{model}: {benchmark}"] = found["content"]
     settings = {"panel": name, "op": op, "fraction": fraction}

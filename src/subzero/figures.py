@@ -44,6 +44,10 @@ LOOK = {
     "wd-bottom": {"color": "#56B4E9", "marker": "v", "label": "bottom by WD"},
     "random": {"color": "#0072B2", "marker": "s", "label": "random"},
 }
+AGREEMENT = {
+    "jaccard": {"color": "#D55E00", "label": "top sets (Jaccard)"},
+    "spearman": {"color": "#0072B2", "label": "all neurons (Spearman)"},
+}
 NAMES = {  # phenomena and benchmarks whose names are not read as written
     "npi": "NPI",
     "blimp": "BLiMP",
@@ -110,6 +114,47 @@ def error_by_condition(ax, rows: pl.DataFrame) -> None:
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(styles), columnspacing=0.9, handlelength=1.2)
 
 
+def rank_agreement(ax, rows: pl.DataFrame) -> None:
+    """Figure stability a: agreement of rankings against the number of tokens.
+
+    rows: comparison, measure, tokens, value, standard_error (null: one layer), chance.
+    """
+    for (measure, chance), part in rows.group_by("measure", "chance", maintain_order=True):
+        look = AGREEMENT[measure]
+        for (comparison,), line in part.sort("tokens").group_by("comparison", maintain_order=True):
+            whole = comparison == "whole"
+            label = f"{look['label']}, {'part against whole' if whole else 'two halves'}"
+            ax.errorbar(line["tokens"].to_numpy(), line["value"].to_numpy(),
+                        yerr=line["standard_error"].fill_null(0.0).to_numpy(), capsize=2, elinewidth=0.8,
+                        color=look["color"], marker="o" if whole else "D", linestyle="-" if whole else "",
+                        label=label)  # fmt: skip
+        ax.axhline(chance, color=look["color"], linestyle=":", linewidth=0.8)
+    ax.set(xscale="log", xlabel="tokens", ylabel="agreement of rankings by WD", ylim=(-0.05, 1.05))
+    _token_ticks(ax, rows)
+    ax.legend(loc="center left", bbox_to_anchor=(0, 0.35))
+
+
+def noise_floor(ax, rows: pl.DataFrame) -> None:
+    """Figure stability b: median WD and that of Gaussian samples against the number of tokens.
+
+    rows: tokens, median_wd, floor.
+    """
+    ax.plot(rows["tokens"].to_numpy(), rows["median_wd"].to_numpy(), marker="o", color=LOOK["wd-top"]["color"],
+            label="median neuron")  # fmt: skip
+    ax.plot(rows["tokens"].to_numpy(), rows["floor"].to_numpy(), linestyle="--", color=LOOK[UNTOUCHED]["color"],
+            label="Gaussian sample")  # fmt: skip
+    ax.set(xscale="log", xlabel="tokens", ylabel="WD", ylim=(0, None))
+    _token_ticks(ax, rows)
+    ax.legend()
+
+
+def _token_ticks(ax, rows: pl.DataFrame) -> None:
+    ticks = sorted(rows["tokens"].unique())
+    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.minorticks_off()
+    ax.margins(x=0.12)
+
+
 def later(ax, what: str) -> None:
     """The place of a panel that is not drawn yet."""
     ax.set_axis_off()
@@ -123,10 +168,12 @@ class Figure:
 
     panels: letter -> what draws it, (axes, rows); or what is to come there.
     note: a format string over the panels' settings (op, percent).
+    stores: whether it needs pre-activations on disk.
     """
 
     panels: Mapping[str, Callable | str]
     note: str
+    stores: bool = False
 
 
 FIGURES = {
@@ -139,6 +186,12 @@ FIGURES = {
         },
         note="a, c: op {op} on all layers; fractions are of each layer. a: bars are standard errors over random draws. "
         "c: {percent} % of each layer, bars are 95 % Wilson intervals over pairs.",
+    ),
+    "stability": Figure(
+        panels={"a": rank_agreement, "b": noise_floor},
+        note="a: top sets are {percent} % of each layer; bars are standard errors over layers, dotted lines chance. "
+        "b: WD of a Gaussian sample falls with the root of its size.",
+        stores=True,
     ),
 }
 

@@ -40,16 +40,20 @@ HERE = "conda" not in map(str, workflow.deployment_settings.deployment_method)
 config = checked(check, config, schema, CONFIG, HERE)
 
 
+STATISTICS = config["statistics"]
+# those that need pre-activations on disk only where these are kept
+DRAWN = [name for name, row in FIGURES.items() if not row.stores or STATISTICS["store"] in ("full", "temp")]
+
+
 wildcard_constraints:
     model="|".join(map(re.escape, config["models"])),
     revision="|".join(re.escape(r) for m in config["models"].values() for r in m["revisions"]),
     corpus="|".join(map(re.escape, corpora(config))),
-    figure="|".join(FIGURES),
+    figure="|".join(DRAWN),
     panel="[a-z]",
     format="pdf|png|svg",
 
 
-STATISTICS = config["statistics"]
 PAIRS = config["evaluation"]["benchmarks"]
 HEADLINE = interventions(config, [config["selection"]["headline"]])
 ALL = interventions(config, config["selection"]["fractions"])
@@ -131,21 +135,26 @@ def interventions_of(wildcards):
     return ALL if kind(wildcards.benchmark) == "perplexity" else HEADLINE
 
 
-FOLDER = "figures" if config["run"] == "default" else f"figures/{config['run']}"
+RUN = config["run"]
+FOLDER = "figures" if RUN == "default" else f"figures/{RUN}"
 
 
 def shown(wildcards):
     """What a panel shows: for each of its models, at its last revision, the benchmarks of the panel's kind."""
     perplexity = f"perplexity/{config['evaluation']['perplexity']['corpus']}"
-    of_kind = {"perplexity": [perplexity], "pairs": list(PAIRS)}[PANELS[wildcards.figure + wildcards.panel][1]]
+    made_from = PANELS[wildcards.figure + wildcards.panel][1]
+    of_kind = {"perplexity": [perplexity], "pairs": list(PAIRS), "stability": [None]}[made_from]
     for name in config["figures"][wildcards.figure]["models"]:
         for benchmark in of_kind:
             yield name, config["models"][name]["revisions"][-1], benchmark
 
 
 def summaries(wildcards):
-    """The summaries that a panel shows."""
-    return [f"results/{name}/{last}/summary/{config['run']}/{b}.parquet" for name, last, b in shown(wildcards)]
+    """The summaries that a panel shows, or what it shows of the statistics themselves."""
+    places = {None: f"stability/{CORPUS}"}
+    return [
+        f"results/{name}/{last}/{places.get(b) or f'summary/{RUN}/{b}'}.parquet" for name, last, b in shown(wildcards)
+    ]
 
 
 def panel_labels(wildcards):

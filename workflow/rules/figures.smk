@@ -14,7 +14,7 @@ rule panel:
     conda:
         "../../envs/data.yaml"
     params:
-        code=lambda w: fingerprint("panel", PANELS=[w.figure + w.panel], SUMMARIES=[PANELS[w.figure + w.panel][1]]),
+        code=lambda w: fingerprint("panel", PANELS=[w.figure + w.panel], SHOWN=[PANELS[w.figure + w.panel][1]]),
         shown=lambda w: summaries(w),
         labels=lambda w: " ".join(f"--label {shlex.quote(label)}" for label in panel_labels(w)),
         op=config["evaluation"]["ops"][0],

@@ -31,6 +31,28 @@ if STATISTICS["store"] in ("full", "temp"):
                 --code {params.code} --out {output:q} 2>&1 | tee {log:q}
             """
 
+    rule stability:
+        """Whether half of the text, or less of it, ranks the neurons alike."""
+        input:
+            "results/{model}/{revision}/activations/{corpus}.zarr",
+        output:
+            "results/{model}/{revision}/stability/{corpus}.parquet",
+        log:
+            "logs/{model}/{revision}/stability/{corpus}.log",
+        conda:
+            "../../envs/torch.yaml"
+        threads: 8
+        resources:
+            mem_mb=config["memory"],
+        params:
+            code=fingerprint("stability"),
+            fraction=config["selection"]["headline"],
+        shell:
+            r"""
+            subzero stability {input:q} --fraction {params.fraction} \
+                --memory {resources.mem_mb} --threads {threads} --code {params.code} --out {output:q} 2>&1 | tee {log:q}
+            """
+
 else:
 
     rule measure:
