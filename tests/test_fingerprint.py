@@ -104,10 +104,10 @@ def test_an_unknown_step_is_refused(small):
 
 def test_the_statistics_step_reaches_its_formula_and_not_the_extraction():
     found = reached("cli.statistics")
-    assert "statistics._distance" in found
+    assert "statistics._distances" in found
     assert "activations.open_activations" in found
     assert not {"activations.extract", "activations.forward_rows", "models.load"} & set(found)
-    assert "statistics._distance" not in reached("cli.extract")
+    assert "statistics._distances" not in reached("cli.extract")
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
